@@ -1,0 +1,1 @@
+"""Breaker decisions for serving hosts."""

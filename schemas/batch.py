@@ -1,0 +1,82 @@
+"""Finished requests as columns: what frames decode to and what the judge folds into histograms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LATENCY_SLIS", "NO_CODE", "UNKNOWN_TOKENS", "RequestBatch"]
+
+LATENCY_SLIS: tuple[str, ...] = ("ttft_s", "tpot_s", "queue_s", "e2e_s")
+"""Latency SLIs in column order; seconds."""
+
+UNKNOWN_TOKENS = np.uint32(0xFFFFFFFF)
+"""A token count that the source did not give."""
+
+NO_CODE = np.uint32(0xFFFFFFFF)
+"""Dictionary code of an absent string (no adapter, unknown tenant)."""
+
+
+@dataclass(slots=True)
+class RequestBatch:
+    """`n` finished requests of one pool, in arrival order.
+
+    Attributes:
+        pool: Pool of all rows.
+        nodes: Node names; `node` indexes this list.
+        node: Node of each row, uint32 (n,).
+        ts_ns: Finish time, Unix nanoseconds, int64 (n,).
+        latency_s: Seconds, float32 (4, n), rows in the order of `LATENCY_SLIS`; NaN where unknown.
+        outcome: `Outcome` codes, uint8 (n,).
+        prompt_tokens, output_tokens, cached_tokens: uint32 (n,), `UNKNOWN_TOKENS` where unknown.
+        batch_size: uint32 (n,), `UNKNOWN_TOKENS` where unknown.
+        probe: int8 (n,): 1 probe, 0 not a probe, -1 the source does not say.
+        adapters, tenants: Dictionaries of strings; `adapter`, `tenant` uint32 (n,) index them, `NO_CODE` where absent.
+        session: 32-bit hash of the session, uint32 (n,); 0 where absent.
+        kv_mismatch: bool (n,): the request read a KV slot that was not its own.
+    """
+
+    pool: str
+    nodes: list[str]
+    node: NDArray[np.uint32]
+    ts_ns: NDArray[np.int64]
+    latency_s: NDArray[np.float32]
+    outcome: NDArray[np.uint8]
+    prompt_tokens: NDArray[np.uint32]
+    output_tokens: NDArray[np.uint32]
+    cached_tokens: NDArray[np.uint32]
+    batch_size: NDArray[np.uint32]
+    probe: NDArray[np.int8]
+    adapters: list[str]
+    adapter: NDArray[np.uint32]
+    tenants: list[str]
+    tenant: NDArray[np.uint32]
+    session: NDArray[np.uint32]
+    kv_mismatch: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.ts_ns)
+
+    def take(self, rows: slice | NDArray[np.intp] | NDArray[np.bool_]) -> RequestBatch:
+        """The chosen rows, with the same dictionaries."""
+        return RequestBatch(
+            pool=self.pool,
+            nodes=self.nodes,
+            node=self.node[rows],
+            ts_ns=self.ts_ns[rows],
+            latency_s=self.latency_s[:, rows],
+            outcome=self.outcome[rows],
+            prompt_tokens=self.prompt_tokens[rows],
+            output_tokens=self.output_tokens[rows],
+            cached_tokens=self.cached_tokens[rows],
+            batch_size=self.batch_size[rows],
+            probe=self.probe[rows],
+            adapters=self.adapters,
+            adapter=self.adapter[rows],
+            tenants=self.tenants,
+            tenant=self.tenant[rows],
+            session=self.session[rows],
+            kv_mismatch=self.kv_mismatch[rows],
+        )

@@ -1,0 +1,232 @@
+"""The frame: many finished requests of one node in one Kafka message, as columns.
+
+A frame is a MessagePack map, so any language writes it. Binary columns are little-endian and contiguous; a column that is
+absent is unknown for every row. Everything that concerns a pool travels on `telemetry.frames` in the pool's partition, so one
+reader sees one order: requests as frames (`kind` "requests"), node, GPU and deploy events as event frames (`kind` "events").
+
+Identity for de-duplication: (node, boot_id, seq) for frames an agent wrote itself; for frames that a framer made from a
+source topic, `origin` ("topic/partition") with `origin_offset`, the source offset of every row, which grows for each node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.batch import LATENCY_SLIS, NO_CODE, UNKNOWN_TOKENS, RequestBatch
+from schemas.errors import SchemaError
+from schemas.telemetry import DeployEvent, GpuEvent, NodeEvent
+
+__all__ = [
+    "FRAME_VERSION",
+    "EventFrame",
+    "FrameHeader",
+    "RequestFrame",
+    "decode_frame",
+    "encode_event_frame",
+    "encode_request_frame",
+]
+
+FRAME_VERSION = 1
+MAX_ROWS = 100_000  # a frame is meant to hold 500 to 1,000 requests; far beyond that it is an attack or a bug
+
+
+class FrameHeader(msgspec.Struct, kw_only=True, frozen=True):
+    """What identifies a frame."""
+
+    pool: str
+    node: str
+    boot_id: str = ""
+    seq: int = 0
+    origin: str | None = None
+
+
+class RequestFrame(msgspec.Struct, kw_only=True):
+    """A decoded frame of requests; `origin_offset` is int64 (n,) or None."""
+
+    header: FrameHeader
+    batch: RequestBatch
+    origin_offset: NDArray[np.int64] | None = None
+
+
+class EventFrame(msgspec.Struct, kw_only=True):
+    """Node, GPU and deploy events of one pool. `offsets` are source offsets, parallel to `events`, or empty."""
+
+    header: FrameHeader
+    events: list[NodeEvent | GpuEvent | DeployEvent]
+    offsets: list[int] = []
+
+
+class _WireStrings(msgspec.Struct, kw_only=True):
+    words: list[str]
+    codes: bytes
+
+
+class _WireFrame(msgspec.Struct, kw_only=True):
+    v: int
+    kind: str
+    pool: str
+    node: str
+    boot_id: str = ""
+    seq: int = 0
+    origin: str | None = None
+    t0_ns: int = 0
+    n: int = 0
+    cols: dict[str, bytes] = {}
+    words: dict[str, _WireStrings] = {}
+    events: list[NodeEvent | GpuEvent | DeployEvent] = []
+    offsets: list[int] = []
+    offset0: int = 0
+
+
+_decoder = msgspec.msgpack.Decoder(_WireFrame)
+_encoder = msgspec.msgpack.Encoder()
+
+_UINT_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens", "batch_size")
+
+
+def encode_request_frame(header: FrameHeader, batch: RequestBatch, origin_offset: NDArray[np.int64] | None = None) -> bytes:
+    """Bytes of one frame.
+
+    Args:
+        header: Identity; `header.node` is the node of every row.
+        batch: Rows of that node only, n >= 1, spanning less than 71 minutes.
+        origin_offset: Source offset of each row, int64 (n,), or None.
+
+    Raises:
+        ValueError: If the batch is empty or its rows span more than a 32-bit count of microseconds.
+    """
+    n = len(batch)
+    if n == 0:
+        raise ValueError("a frame holds at least one row")
+    t0_ns = int(batch.ts_ns.min())
+    dt_us = (batch.ts_ns - t0_ns) // 1000
+    if int(dt_us.max()) > 0xFFFFFFFF:
+        raise ValueError("rows of one frame span more than 71 minutes: cut them by time first")
+    cols: dict[str, bytes] = {"dt_us": dt_us.astype("<u4").tobytes(), "outcome": batch.outcome.tobytes()}
+    for i, name in enumerate(LATENCY_SLIS):
+        column = batch.latency_s[i]
+        if not np.isnan(column).all():
+            cols[name] = column.astype("<f4", copy=False).tobytes()
+    for name in _UINT_COLUMNS:
+        tokens: NDArray[np.uint32] = getattr(batch, name)
+        if (tokens != UNKNOWN_TOKENS).any():
+            cols[name] = tokens.astype("<u4", copy=False).tobytes()
+    if (batch.probe >= 0).any():
+        cols["probe"] = batch.probe.tobytes()
+    if batch.session.any():
+        cols["session"] = batch.session.astype("<u4", copy=False).tobytes()
+    if batch.kv_mismatch.any():
+        cols["kv_mismatch"] = batch.kv_mismatch.astype("u1").tobytes()
+    words: dict[str, _WireStrings] = {}
+    for name, all_words, codes in (("adapter", batch.adapters, batch.adapter), ("tenant", batch.tenants, batch.tenant)):
+        used = np.unique(codes[codes != NO_CODE])
+        if len(used):
+            dense = np.full(len(codes), NO_CODE, np.uint32)
+            present = codes != NO_CODE
+            dense[present] = np.searchsorted(used, codes[present]).astype(np.uint32)
+            words[name] = _WireStrings(words=[all_words[i] for i in used], codes=dense.astype("<u4").tobytes())
+    offset0 = 0
+    if origin_offset is not None:
+        offset0 = int(origin_offset.min())
+        cols["origin_offset"] = (origin_offset - offset0).astype("<u4").tobytes()
+    return _encoder.encode(
+        _WireFrame(
+            v=FRAME_VERSION, kind="requests", pool=header.pool, node=header.node, boot_id=header.boot_id, seq=header.seq,
+            origin=header.origin, t0_ns=t0_ns, n=n, cols=cols, words=words, offset0=offset0,
+        )
+    )  # fmt: skip
+
+
+def encode_event_frame(
+    header: FrameHeader, events: list[NodeEvent | GpuEvent | DeployEvent], offsets: list[int] | None = None
+) -> bytes:
+    """Bytes of one event frame; `offsets` are the source offsets of `events`, if they came from a topic."""
+    return _encoder.encode(
+        _WireFrame(
+            v=FRAME_VERSION, kind="events", pool=header.pool, node=header.node, boot_id=header.boot_id, seq=header.seq,
+            origin=header.origin, n=len(events), events=events, offsets=offsets or [],
+        )
+    )  # fmt: skip
+
+
+def _column(wire: _WireFrame, name: str, dtype: str) -> NDArray[Any] | None:
+    raw = wire.cols.get(name)
+    if raw is None:
+        return None
+    if len(raw) != wire.n * np.dtype(dtype).itemsize:
+        raise SchemaError("bad_frame", f"column {name} has {len(raw)} bytes, {wire.n} rows of {dtype} need another number")
+    return np.frombuffer(raw, dtype)
+
+
+def _strings(wire: _WireFrame, name: str) -> tuple[list[str], NDArray[np.uint32]]:
+    entry = wire.words.get(name)
+    if entry is None:
+        return [], np.full(wire.n, NO_CODE, np.uint32)
+    if len(entry.codes) != 4 * wire.n:
+        raise SchemaError("bad_frame", f"dictionary column {name} has {len(entry.codes)} bytes for {wire.n} rows")
+    codes = np.frombuffer(entry.codes, "<u4")
+    if wire.n and (codes[codes != NO_CODE] >= len(entry.words)).any():
+        raise SchemaError("bad_frame", f"dictionary column {name} points outside its {len(entry.words)} words")
+    return entry.words, codes
+
+
+def decode_frame(raw: bytes) -> RequestFrame | EventFrame:
+    """Decode one message of `telemetry.frames`. Columns are views of `raw`: no copy, read-only.
+
+    Raises:
+        SchemaError: With reason ``bad_frame`` or ``frame_version``. Values inside rows are not judged here.
+    """
+    try:
+        wire = _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise SchemaError("bad_frame", str(exc)) from None
+    if wire.v != FRAME_VERSION:
+        raise SchemaError("frame_version", f"this reader knows version {FRAME_VERSION}, the frame says {wire.v}")
+    if not wire.pool or not 0 <= wire.n <= MAX_ROWS:
+        raise SchemaError("bad_frame", f"pool {wire.pool!r}, {wire.n} rows")
+    header = FrameHeader(pool=wire.pool, node=wire.node, boot_id=wire.boot_id, seq=wire.seq, origin=wire.origin)
+    if wire.kind == "events":
+        return EventFrame(header=header, events=wire.events, offsets=wire.offsets)
+    if wire.kind != "requests" or wire.n == 0 or not wire.node:
+        raise SchemaError("bad_frame", f"kind {wire.kind!r}, node {wire.node!r}, {wire.n} rows")
+    n = wire.n
+    dt_us, outcome = _column(wire, "dt_us", "<u4"), _column(wire, "outcome", "u1")
+    if dt_us is None or outcome is None:
+        raise SchemaError("bad_frame", "columns dt_us and outcome are required")
+    latency = np.full((len(LATENCY_SLIS), n), np.nan, np.float32)
+    for i, name in enumerate(LATENCY_SLIS):
+        column = _column(wire, name, "<f4")
+        if column is not None:
+            latency[i] = column
+    tokens = {}
+    for name in _UINT_COLUMNS:
+        column = _column(wire, name, "<u4")
+        tokens[name] = np.full(n, UNKNOWN_TOKENS, np.uint32) if column is None else column
+    probe, session = _column(wire, "probe", "i1"), _column(wire, "session", "<u4")
+    mismatch = _column(wire, "kv_mismatch", "u1")
+    adapters, adapter = _strings(wire, "adapter")
+    tenants, tenant = _strings(wire, "tenant")
+    offset = _column(wire, "origin_offset", "<u4")
+    batch = RequestBatch(
+        pool=wire.pool,
+        nodes=[wire.node],
+        node=np.zeros(n, np.uint32),
+        ts_ns=wire.t0_ns + dt_us.astype(np.int64) * 1000,
+        latency_s=latency,
+        outcome=outcome,
+        adapters=adapters,
+        adapter=adapter,
+        tenants=tenants,
+        tenant=tenant,
+        probe=np.full(n, -1, np.int8) if probe is None else probe,
+        session=np.zeros(n, np.uint32) if session is None else session,
+        kv_mismatch=np.zeros(n, np.bool_) if mismatch is None else mismatch.astype(np.bool_),
+        **tokens,
+    )
+    return RequestFrame(
+        header=header, batch=batch, origin_offset=None if offset is None else wire.offset0 + offset.astype(np.int64)
+    )

@@ -1,0 +1,158 @@
+"""The policy: every number that decides something, with its default and its reason.
+
+A policy file extends a preset and overrides settings per pool or glob; `schemas.policy_file` loads it and reports every fault
+with file, line and column. Here are the settings themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["Breaker", "Budget", "Caps", "Detection", "Health", "PoolPolicy", "Slo"]
+
+Positive = Annotated[float, Field(gt=0)]
+Ratio = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Slo(_Section):
+    """Contractual objective of one SLI. Nothing in slodrift moves it."""
+
+    threshold: Positive
+    """Seconds a request may take."""
+    objective: Annotated[float, Field(gt=0, lt=1)] = 0.99
+    """Share of requests that must stay within the threshold."""
+
+
+class Detection(_Section):
+    """When a series has drifted."""
+
+    method: Literal["evidence", "seed"] = "evidence"
+    """`evidence`: calibrated e-detector. `seed`: the published formulas to the letter."""
+    false_alarms_per_day: Positive = 0.01
+    """Target per series; the alarm threshold follows from it."""
+    kl_warn_nats: Positive = 0.12
+    """Published drift threshold; by itself it never alarms in `evidence`."""
+    kl_periods: Count = 3
+    """Consecutive periods above `kl_warn_nats` after which the threshold is recalibrated."""
+    period_s: Positive = 60.0
+    """Length of such a period and of the displayed detection window, seconds."""
+    long_drift_s: Positive = 300.0
+    """A drift this old starts root-cause analysis, seconds."""
+    kappa: Positive | None = None
+    """Tail threshold = mean + kappa * sd of the window P99.9s; None derives it from `false_alarms_per_day`."""
+    slo_gain: Positive = 2.5
+    slo_cap_nats: Positive = 0.15
+    """Dynamic SLO = base * (1 + slo_gain * min(KL, slo_cap_nats)), never above the contractual SLO."""
+    wobble_floor_ratio: Positive = 0.02
+    """Least width of the tolerance band for ordinary wobble of a latency, as a ratio (2 %)."""
+    learning_samples: Count = 300
+    """Samples before a baseline may be used at all."""
+    learning_s: Positive = 120.0
+    """Event time before a baseline may be used at all, seconds."""
+    min_samples: Count = 100
+    """Samples in the longest window below which the verdict is INSUFFICIENT_DATA."""
+    half_life_s: Positive = 86400.0
+    """Half-life of the baseline's memory, seconds."""
+    lag_s: Positive = 300.0
+    """The baseline learns a window only after this long without an alarm, seconds."""
+    max_strata: Count = 16
+    """Request strata (prompt length x cache hit x adapter) per pool."""
+
+
+class Health(_Section):
+    """Rules that need no statistics."""
+
+    stale_after_s: Positive = 15.0
+    """A node from which nothing was heard this long is STALE."""
+    stalled_after_s: Positive = 20.0
+    """A node with requests running and no token generated this long is STALLED."""
+    fatal_xids: tuple[int, ...] = (48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120)
+    """NVIDIA XIDs after which a GPU cannot be trusted (double-bit ECC, fallen off the bus, NVLink, GSP, ...)."""
+
+
+class Breaker(_Section):
+    """Life of one open breaker (Envoy, resilience4j and the articles; docs/architecture.md says which is whose)."""
+
+    breach_ticks: Count = 3
+    """Consecutive ticks whose evidence holds before a breaker opens."""
+    min_failures: Annotated[int, Field(ge=0)] = 3
+    """More than this many recent failures must be seen: users are hurt, not merely different."""
+    min_failure_ratio: Ratio = 0.02
+    """... and they must be at least this share of the node's requests in the window."""
+    min_requests: Count = 20
+    """Requests in the failure window below which statistics open nothing."""
+    failure_window_s: Positive = 60.0
+    open_s: Positive = 30.0
+    """First open time, seconds; doubles with each re-opening."""
+    open_max_s: Positive = 300.0
+    min_closed_s: Positive = 60.0
+    """Least time closed before the same subject may open again, seconds."""
+    probes_per_s: Positive = 1.0
+    """Probe budget while half-open, per host."""
+    probe_hosts: Count = 3
+    probe_timeout_s: Positive = 30.0
+    close_successes: Count = 10
+    close_ratio: Ratio = 0.95
+    close_after_s: Positive = 15.0
+    """Close after at least this many probe successes, at this success ratio, after this long half-open."""
+    reopen_failures: Count = 2
+    half_open_max_s: Positive = 120.0
+    """Half-open without a verdict this long re-opens with the same back-off."""
+    reset_after_s: Positive = 600.0
+    """Back-off starts again after this long closed, seconds."""
+    max_opens: Count = 3
+    flap_window_s: Positive = 600.0
+    latch_s: Positive = 300.0
+    """More than `max_opens` opens in the flap window latch the subject open for `latch_s`."""
+
+
+class Caps(_Section):
+    """Blast radius: how much automation may take away, computed after the action."""
+
+    share: Ratio = 0.10
+    """Open + half-open nodes as a share of eligible nodes."""
+    absolute: Count = 20
+    velocity: Count = 5
+    """New opens per 60 s."""
+    velocity_share: Ratio = 0.02
+    """... and as a share of the pool's nodes (at least one)."""
+    min_pool: Count = 3
+    """Pools smaller than this are never touched: alarm only."""
+    freeze_share: Ratio = 0.30
+    """More than this share of eligible nodes bad at once freezes opens: the cause is shared."""
+    min_fresh_ratio: Ratio = 0.85
+    """Telemetry fresh from fewer nodes than this freezes opens."""
+    unfreeze_s: Positive = 120.0
+
+
+class Budget(_Section):
+    """Error budget accounting, against the contractual SLO alone."""
+
+    min_events: Count = 100
+    """Requests in a burn-rate window below which it says nothing."""
+
+
+class PoolPolicy(_Section):
+    """All settings of one pool."""
+
+    mode: Literal["shadow", "advise", "enforce"] = "shadow"
+    """`shadow` decides and logs, `advise` tells hosts, `enforce` makes them obey."""
+    tick_s: Annotated[float, Field(ge=1, le=60)] = 5.0
+    """Length of a tick, seconds."""
+    lateness_s: Annotated[float, Field(ge=0, le=600)] = 10.0
+    """How late an event may arrive behind the pool's clock and still count, seconds."""
+    slo: dict[Literal["ttft_s", "tpot_s", "queue_s", "e2e_s"], Slo] = {}
+    inventory: tuple[str, ...] | None = None
+    """Nodes that exist; others are counted under `__other__` and never ejected. None accepts all."""
+    detection: Detection = Detection()
+    health: Health = Health()
+    breaker: Breaker = Breaker()
+    caps: Caps = Caps()
+    budget: Budget = Budget()

@@ -1,0 +1,1 @@
+"""Where results go: ClickHouse, Redis, dead letters. Depends on `schemas` only."""

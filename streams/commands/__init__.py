@@ -1,0 +1,1 @@
+"""One command a file: each module has a function `run` with typer options, listed in `streams.cli.COMMANDS`."""
