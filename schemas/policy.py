@@ -24,8 +24,8 @@ class _Section(BaseModel):
 class Slo(_Section):
     """Contractual objective of one SLI. Nothing in slodrift moves it."""
 
-    threshold: Positive
-    """Seconds a request may take."""
+    threshold: Annotated[float, Field(gt=0, le=3600)]
+    """Seconds a request may take; longer latencies than an hour are refused as rubbish."""
     objective: Annotated[float, Field(gt=0, lt=1)] = 0.99
     """Share of requests that must stay within the threshold."""
 
