@@ -25,7 +25,7 @@ from schemas.policy import PoolPolicy
 from schemas.policy_faults import cross_faults, did_you_mean, explain
 from schemas.yaml_tree import Fault, Path, Tree, parse_yaml
 
-__all__ = ["API_VERSION", "PRESETS", "Policy", "PolicyError", "load_policy", "parse_policy"]
+__all__ = ["API_VERSION", "PRESETS", "Policy", "PolicyError", "load_policy", "parse_policy", "preset_settings"]
 
 API_VERSION = "slodrift/v1"
 PRESETS = ("default", "seed")
@@ -61,7 +61,7 @@ class Policy:
         self.pools = dict(pools)
         self.source = source
         self.tree = tree
-        content = json.dumps([_preset(extends), self.pools], sort_keys=True)
+        content = json.dumps([preset_settings(extends), self.pools], sort_keys=True)
         self.version = hashlib.sha256(content.encode()).hexdigest()[:12]
         self._cache: dict[tuple[str, ...], PoolPolicy] = {}
 
@@ -75,7 +75,7 @@ class Policy:
         """Effective settings of `pool`; the same object for pools with the same settings."""
         entries = self.entries_for(pool)
         if entries not in self._cache:
-            self._cache[entries] = _validated(_merge(_preset(self.extends), *(self.pools[e] for e in entries)))
+            self._cache[entries] = _validated(_merge(preset_settings(self.extends), *(self.pools[e] for e in entries)))
         return self._cache[entries]
 
 
@@ -149,7 +149,7 @@ def _pool_faults(tree: Tree) -> list[Fault]:
     if not isinstance(pools, dict):
         return [Fault(*tree.where(("pools",)), 'pools is no mapping, it names pools or globs, write pools: {"*": {}}')]
     extends = top.get("extends", "default")
-    preset = _preset(extends if extends in PRESETS else "default")
+    preset = preset_settings(extends if extends in PRESETS else "default")
     base = pools[BASE] if isinstance(pools.get(BASE), dict) else {}
     base_texts = {text for _, text in cross_faults(_effective(preset, base))}
     faults = []
@@ -213,7 +213,8 @@ def _merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _preset(name: str) -> dict[str, Any]:
+def preset_settings(name: str) -> dict[str, Any]:
+    """Settings that the preset `name` writes down; the rest are built-in defaults."""
     text = importlib.resources.files("schemas").joinpath("policies", f"{name}.yaml").read_text(encoding="utf-8")
     settings: dict[str, Any] = parse_yaml(text).value["pools"][BASE]
     return settings

@@ -122,10 +122,8 @@ def test_fault_is_reported_where_it_stands(text: str, line: int, col: int, words
 
 
 def test_all_faults_come_in_one_pass_and_in_file_order() -> None:
-    text = (
-        HEAD
-        + 'extends: sead\npools:\n  "*": {mode: on, tick_s: 0, breaker: {open_s: 400, close_ratio: 95}, x: 1, x: 2}\n  b: {mode: shadow}\n  c: 3\n'
-    )
+    entry = "{mode: on, tick_s: 0, breaker: {open_s: 400, close_ratio: 95}, x: 1, x: 2}"
+    text = HEAD + f'extends: sead\npools:\n  "*": {entry}\n  b: {{mode: shadow}}\n  c: 3\n'
     found = [f.split(":")[1:3] for f in faults_of(text)]
     assert [int(line) for line, _ in found] == [3, 5, 5, 5, 5, 5, 5, 7]
     assert found == sorted(found, key=lambda at: (int(at[0]), int(at[1])))
