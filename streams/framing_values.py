@@ -1,0 +1,108 @@
+"""Which values of a finished request are believable, as one vectorised check for JSON events and for frames alike.
+
+A value that cannot be true is refused, never repaired: a negative latency that is clipped to zero would look like a fast
+node. Unknown is not refused: NaN latencies and `UNKNOWN_TOKENS` pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.batch import NO_CODE, RequestBatch
+from schemas.outcome import Outcome
+
+__all__ = ["MAX_LATENCY_S", "MAX_TS_NS", "MAX_TS_S", "REASONS", "UNKNOWN_OUTCOME_CODE", "blank_tpot", "row_faults", "valid_rows"]
+
+MAX_LATENCY_S = 3600.0
+"""Longest latency that is believed, seconds."""
+MAX_TS_S = 9.0e9
+"""Timestamps from here on (year 2255) are milliseconds or nonsense; nanoseconds still fit int64 below it."""
+MAX_TS_NS = int(MAX_TS_S) * 1_000_000_000
+UNKNOWN_OUTCOME_CODE = 255
+"""Code of an outcome word that is not in the taxonomy."""
+
+REASONS: tuple[str, ...] = (
+    "",  # code 0: nothing wrong
+    "bad_timestamp",  # negative, or too far in the future to be seconds
+    "nan_or_inf",
+    "negative_latency",
+    "latency_too_large",
+    "unknown_outcome",
+    "bad_count",  # a token count or a batch size that is negative or does not fit 32 bits
+    "bad_value",  # any other number or name outside its range
+    "bad_json",
+    "bad_utf8",
+    "bad_type",
+    "missing_field",
+    "unknown_kind",
+    "too_deep",
+    "too_large",
+)
+"""Stable words for refused input; the position is the code used in masks."""
+CODE: dict[str, int] = {reason: code for code, reason in enumerate(REASONS)}
+
+_MAX_OUTCOME = max(Outcome)
+
+
+def row_faults(ts_bad: NDArray[np.bool_], latency_s: NDArray[np.floating], outcome: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """What is wrong with each row.
+
+    Args:
+        ts_bad: Rows whose timestamp is out of range, bool (n,).
+        latency_s: Seconds, (4, n); NaN where unknown.
+        outcome: Outcome codes, uint8 (n,).
+
+    Returns:
+        Index into `REASONS` of the first fault, uint8 (n,); 0 where there is none.
+    """
+    faults = np.zeros(latency_s.shape[1], np.uint8)
+    # Common case first: one pass says that nothing is wrong at all. Comparisons with NaN are False, so unknown passes.
+    out_of_range = (latency_s < 0) | (latency_s > MAX_LATENCY_S)
+    if out_of_range.any():
+        faults[(latency_s > MAX_LATENCY_S).any(axis=0)] = CODE["latency_too_large"]
+        faults[(latency_s < 0).any(axis=0)] = CODE["negative_latency"]
+        faults[np.isinf(latency_s).any(axis=0)] = CODE["nan_or_inf"]
+    bad_outcome = outcome > _MAX_OUTCOME
+    if bad_outcome.any():
+        faults[bad_outcome] = CODE["unknown_outcome"]
+    if ts_bad.any():
+        faults[ts_bad] = CODE["bad_timestamp"]
+    return faults
+
+
+def blank_tpot(latency_s: NDArray[np.floating], output_tokens: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Rows whose time per output token means nothing: one token or none has no gap between tokens (engines report 0 there)."""
+    blank: NDArray[np.bool_] = (output_tokens <= 1) & ~np.isnan(latency_s[1])
+    return blank
+
+
+def valid_rows(batch: RequestBatch) -> tuple[RequestBatch, dict[str, int]]:
+    """The believable rows of a batch that did not come through a framer, and how many were refused for which reason.
+
+    Costs one pass over the columns when nothing is wrong. The input is not modified.
+    """
+    faults = row_faults((batch.ts_ns < 0) | (batch.ts_ns >= MAX_TS_NS), batch.latency_s, batch.outcome)
+    for words, codes, optional in (
+        (batch.nodes, batch.node, False),
+        (batch.adapters, batch.adapter, True),
+        (batch.tenants, batch.tenant, True),
+    ):
+        outside = codes >= len(words)
+        if optional:
+            outside &= codes != NO_CODE
+        faults[outside] = CODE["bad_value"]
+    faults[(batch.probe < -1) | (batch.probe > 1)] = CODE["bad_value"]
+    rejects: dict[str, int] = {}
+    if faults.any():
+        codes, counts = np.unique(faults[faults > 0], return_counts=True)
+        rejects = {REASONS[code]: int(count) for code, count in zip(codes, counts, strict=True)}
+        batch = batch.take(faults == 0)
+    blank = blank_tpot(batch.latency_s, batch.output_tokens)
+    if blank.any():
+        latency_s = batch.latency_s.copy()
+        latency_s[1, blank] = np.nan
+        batch = replace(batch, latency_s=latency_s)
+    return batch, rejects
