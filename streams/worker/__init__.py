@@ -1,0 +1,1 @@
+"""The Faust workers: judge and archive, their transport, snapshots, decision log and watchdog."""
