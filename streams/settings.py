@@ -117,12 +117,12 @@ def load_settings(**overrides: Any) -> Settings:
 
 
 def redact_url(url: str | SecretStr) -> str:
-    """`url` without its password, fit for a log line."""
+    """`url` without its password and its query (which may hold one), fit for a log line."""
     parts = urlsplit(url.get_secret_value() if isinstance(url, SecretStr) else url)
-    if parts.password is None:
-        return parts.geturl()
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}", query=""))
+    netloc = parts.netloc
+    if parts.password is not None:
+        netloc = f"{parts.username or ''}:***@{netloc.rpartition('@')[2]}"
+    return urlunsplit(parts._replace(netloc=netloc, query=""))
 
 
 def _known_scheme(value: SecretStr, schemes: tuple[str, ...]) -> SecretStr:

@@ -5,23 +5,19 @@ Nothing is kept on disk. On Linux the kernel ends the server when the process th
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from schemas.errors import ConfigError
+from streams.embedded.lifeline import die_with_parent, free_port
 
 __all__ = ["RedisServer", "find_redis_server"]
 
 _START_DEADLINE_S = 10.0
-_PR_SET_PDEATHSIG = 1
 
 
 def find_redis_server() -> str:
@@ -62,7 +58,7 @@ class RedisServer:
         """
         attempts = 1 if self.port else 5  # somebody may take a free port between the look and the use
         for _ in range(attempts):
-            if self._try_start(self.port or _free_port()):
+            if self._try_start(self.port or free_port()):
                 return
         said = (self._folder / "redis.log").read_text(errors="replace").strip().splitlines()
         raise ConfigError(f"{self._binary} does not start: {said[-1] if said else 'it said nothing'}")
@@ -84,7 +80,7 @@ class RedisServer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - one system call, looked up before the fork
+            preexec_fn=die_with_parent(),  # noqa: PLW1509 - one system call, looked up before the fork
         )
         deadline = time.monotonic() + _START_DEADLINE_S
         while time.monotonic() < deadline and self._process.poll() is None:
@@ -94,24 +90,6 @@ class RedisServer:
             time.sleep(0.005)
         self.stop()
         return False
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None).prctl  # looked up before the fork, where nothing but the call itself may happen
-
-    def ask_kernel() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-    return ask_kernel
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def _answers(port: int) -> bool:

@@ -33,7 +33,7 @@ def children(pid: int) -> list[int]:
 def test_starts_fast_serves_and_leaves_nothing() -> None:
     began = time.monotonic()
     with EmbeddedStack(partitions=3) as stack:
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 10.0  # 0.3 s on an idle machine
         metadata = confluent_kafka.Producer({"bootstrap.servers": stack.bootstrap, "log_level": 0}).list_topics(timeout=5)
         for topic in TOPICS:
             assert len(metadata.topics[topic.name].partitions) == 3
