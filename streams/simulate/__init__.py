@@ -1,0 +1,1 @@
+"""A simulated fleet: nodes with continuous batching, whose latency comes from queueing, and faults injected by name."""
