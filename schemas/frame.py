@@ -10,7 +10,7 @@ source topic, `origin` ("topic/partition") with `origin_offset`, the source offs
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 FRAME_VERSION = 1
+MAX_TS_S = 4e9  # Unix seconds, year 2096; also refuses NaN
 MAX_ROWS = 100_000  # a frame is meant to hold 500 to 1,000 requests; far beyond that it is an attack or a bug
 
 
@@ -60,6 +61,10 @@ class EventFrame(msgspec.Struct, kw_only=True):
     offsets: list[int] = []
 
 
+# Sums with a 32-bit column must stay inside int64: a bound of 2**62 (the year 2116 in nanoseconds) leaves room.
+_Int62 = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+
+
 class _WireStrings(msgspec.Struct, kw_only=True):
     words: list[str]
     codes: bytes
@@ -68,18 +73,18 @@ class _WireStrings(msgspec.Struct, kw_only=True):
 class _WireFrame(msgspec.Struct, kw_only=True):
     v: int
     kind: str
-    pool: str
-    node: str
-    boot_id: str = ""
-    seq: int = 0
-    origin: str | None = None
-    t0_ns: int = 0
-    n: int = 0
+    pool: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    node: Annotated[str, msgspec.Meta(max_length=256)]
+    boot_id: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    seq: _Int62 = 0
+    origin: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    t0_ns: _Int62 = 0
+    n: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)] = 0
     cols: dict[str, bytes] = {}
     words: dict[str, _WireStrings] = {}
     events: list[NodeEvent | GpuEvent | DeployEvent] = []
-    offsets: list[int] = []
-    offset0: int = 0
+    offsets: list[_Int62] = []
+    offset0: _Int62 = 0
 
 
 _decoder = msgspec.msgpack.Decoder(_WireFrame)
@@ -97,7 +102,7 @@ def encode_request_frame(header: FrameHeader, batch: RequestBatch, origin_offset
         origin_offset: Source offset of each row, int64 (n,), or None.
 
     Raises:
-        ValueError: If the batch is empty or its rows span more than a 32-bit count of microseconds.
+        ValueError: If the batch is empty, or its times (in microseconds) or offsets span more than 32 bits.
     """
     n = len(batch)
     if n == 0:
@@ -106,7 +111,7 @@ def encode_request_frame(header: FrameHeader, batch: RequestBatch, origin_offset
     dt_us = (batch.ts_ns - t0_ns) // 1000
     if int(dt_us.max()) > 0xFFFFFFFF:
         raise ValueError("rows of one frame span more than 71 minutes: cut them by time first")
-    cols: dict[str, bytes] = {"dt_us": dt_us.astype("<u4").tobytes(), "outcome": batch.outcome.tobytes()}
+    cols: dict[str, bytes] = {"dt_us": dt_us.astype("<u4").tobytes(), "outcome": batch.outcome.astype("u1", copy=False).tobytes()}
     for i, name in enumerate(LATENCY_SLIS):
         column = batch.latency_s[i]
         if not np.isnan(column).all():
@@ -116,7 +121,7 @@ def encode_request_frame(header: FrameHeader, batch: RequestBatch, origin_offset
         if (tokens != UNKNOWN_TOKENS).any():
             cols[name] = tokens.astype("<u4", copy=False).tobytes()
     if (batch.probe >= 0).any():
-        cols["probe"] = batch.probe.tobytes()
+        cols["probe"] = batch.probe.astype("i1", copy=False).tobytes()
     if batch.session.any():
         cols["session"] = batch.session.astype("<u4", copy=False).tobytes()
     if batch.kv_mismatch.any():
@@ -132,6 +137,8 @@ def encode_request_frame(header: FrameHeader, batch: RequestBatch, origin_offset
     offset0 = 0
     if origin_offset is not None:
         offset0 = int(origin_offset.min())
+        if int(origin_offset.max()) - offset0 > 0xFFFFFFFF:
+            raise ValueError("source offsets of one frame span more than 32 bits: cut them first")
         cols["origin_offset"] = (origin_offset - offset0).astype("<u4").tobytes()
     return _encoder.encode(
         _WireFrame(
@@ -169,27 +176,39 @@ def _strings(wire: _WireFrame, name: str) -> tuple[list[str], NDArray[np.uint32]
     if len(entry.codes) != 4 * wire.n:
         raise SchemaError("bad_frame", f"dictionary column {name} has {len(entry.codes)} bytes for {wire.n} rows")
     codes = np.frombuffer(entry.codes, "<u4")
-    if wire.n and (codes[codes != NO_CODE] >= len(entry.words)).any():
+    if len(entry.words) > wire.n:
+        raise SchemaError("bad_frame", f"dictionary column {name} has {len(entry.words)} words for {wire.n} rows")
+    if (codes[codes != NO_CODE] >= len(entry.words)).any():
         raise SchemaError("bad_frame", f"dictionary column {name} points outside its {len(entry.words)} words")
     return entry.words, codes
 
 
+def _check_events(wire: _WireFrame) -> None:
+    if not wire.events or wire.n != len(wire.events) or len(wire.offsets) not in (0, wire.n):
+        raise SchemaError("bad_frame", f"{wire.n} rows, {len(wire.events)} events, {len(wire.offsets)} offsets")
+    for event in wire.events:
+        if event.pool != wire.pool:
+            raise SchemaError("bad_frame", f"an event of pool {event.pool!r} in a frame of pool {wire.pool!r}")
+        if not abs(event.ts) < MAX_TS_S:
+            raise SchemaError("bad_frame", f"event time {event.ts}")
+
+
 def decode_frame(raw: bytes) -> RequestFrame | EventFrame:
-    """Decode one message of `telemetry.frames`. Columns are views of `raw`: no copy, read-only.
+    """Decode one message of `telemetry.frames`. Columns are read-only.
 
     Raises:
-        SchemaError: With reason ``bad_frame`` or ``frame_version``. Values inside rows are not judged here.
+        SchemaError: With reason ``bad_frame`` or ``frame_version``. Values inside rows are not judged here: outcome codes,
+            latencies, ages. Only what would break arithmetic is.
     """
     try:
         wire = _decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:  # the last: nested beyond any use
         raise SchemaError("bad_frame", str(exc)) from None
     if wire.v != FRAME_VERSION:
         raise SchemaError("frame_version", f"this reader knows version {FRAME_VERSION}, the frame says {wire.v}")
-    if not wire.pool or not 0 <= wire.n <= MAX_ROWS:
-        raise SchemaError("bad_frame", f"pool {wire.pool!r}, {wire.n} rows")
     header = FrameHeader(pool=wire.pool, node=wire.node, boot_id=wire.boot_id, seq=wire.seq, origin=wire.origin)
     if wire.kind == "events":
+        _check_events(wire)
         return EventFrame(header=header, events=wire.events, offsets=wire.offsets)
     if wire.kind != "requests" or wire.n == 0 or not wire.node:
         raise SchemaError("bad_frame", f"kind {wire.kind!r}, node {wire.node!r}, {wire.n} rows")
