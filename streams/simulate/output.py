@@ -8,13 +8,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import msgspec
 
-from schemas.errors import SourceError
+from schemas.errors import SinkError, SourceError
 from schemas.telemetry import Event, GpuEvent, RequestEvent
-from schemas.topics import partition_of
+from schemas.topics import TELEMETRY
+from streams.kafka import Deliveries, Partitions, make_producer, wait_for_kafka
+from streams.settings import Settings
 from streams.simulate.faults import Fault
 from streams.simulate.fleet import Fleet
 
@@ -36,7 +38,7 @@ def topic_of(event: Event) -> str:
 
 
 @contextmanager
-def open_jsonl(path: str) -> Iterator[IO[bytes]]:
+def open_jsonl(path: str) -> Iterator[IO[bytes] | gzip.GzipFile]:
     """A binary file to write lines to: `-` is stdout, a name that ends in `.gz` is compressed.
 
     Raises:
@@ -75,38 +77,49 @@ def _order(fault: Fault) -> tuple[float, str]:
     return fault.from_s, fault.node
 
 
-class _Producer(Protocol):
-    def produce(self, topic: str, value: bytes, key: bytes, partition: int) -> None: ...
-
-    def poll(self, timeout: float) -> int: ...
-
-
 class EventProducer:
     """Sends events to the source topics, each in its pool's partition.
 
     Args:
-        producer: A `confluent_kafka.Producer`.
-        partitions: Partitions of each source topic.
+        settings: Where the cluster is.
+
+    Raises:
+        SourceError: The cluster does not answer, or lacks a topic.
     """
 
-    def __init__(self, producer: _Producer, partitions: dict[str, int]) -> None:
-        self._producer = producer
-        self._partitions = partitions
+    def __init__(self, settings: Settings) -> None:
+        names = [topic.name for topic in TELEMETRY]
+        self._partitions = Partitions(wait_for_kafka(settings, topics=names), names)
+        self._deliveries = Deliveries()
+        self._producer = make_producer(settings)
         self.sent = 0
 
     def send(self, events: Sequence[Event]) -> None:
         """Hand `events` to the producer; when its queue is full, wait for room."""
         for event in events:
             topic = topic_of(event)
-            partition = partition_of(event.pool, self._partitions[topic])
+            partition = self._partitions.of(topic, event.pool)
             while True:
                 try:
-                    self._producer.produce(topic, encode_event(event), event.pool.encode(), partition)
+                    self._producer.produce(
+                        topic, encode_event(event), event.pool.encode(), partition, on_delivery=self._deliveries
+                    )
                     break
                 except BufferError:
                     self._producer.poll(0.1)
             self.sent += 1
         self._producer.poll(0)
+
+    def flush(self, deadline_s: float = 30.0) -> None:
+        """Wait until everything was acknowledged.
+
+        Raises:
+            SinkError: Not within `deadline_s`, or the cluster refused events.
+        """
+        left = self._producer.flush(deadline_s)
+        if left or self._deliveries.failed:
+            why = self._deliveries.last_error or "the broker does not answer"
+            raise SinkError(f"{left + self._deliveries.failed} of {self.sent} events were not stored: {why}")
 
 
 class Pacer:
