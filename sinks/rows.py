@@ -6,17 +6,18 @@ Each builder takes the origin of the message the rows came in; the index of a ro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.deadletter import DeadLetter
 from schemas.results import Decision, Finding, encode_line
 from sinks.base import Columns
 
-__all__ = ["Origin", "decision_columns", "finding_columns", "to_ms", "unknown_to_none", "with_origin"]
+__all__ = ["Origin", "dead_letter_columns", "decision_columns", "finding_columns", "to_ms", "window_columns", "with_origin"]
 
 _SAME_IN_TABLE = (
     "pool", "scope", "subject", "state", "tx", "action", "admit_ratio", "reason", "mode", "capped", "latched", "policy_version",
@@ -35,14 +36,6 @@ class Origin(NamedTuple):
 def to_ms(t_s: float) -> int:
     """Unix seconds to milliseconds."""
     return round(t_s * 1000)
-
-
-def unknown_to_none(values: NDArray[np.floating[Any]]) -> list[float | None]:
-    """Values of a column whose NaNs mean "unknown". Infinities stay: a sink refuses them."""
-    column: list[float | None] = values.tolist()
-    for i in np.flatnonzero(np.isnan(values)):
-        column[i] = None
-    return column
 
 
 def with_origin(columns: Columns, origin: Origin) -> Columns:
@@ -97,4 +90,46 @@ def decision_columns(decisions: Sequence[Decision], origin: Origin) -> Columns:
         "window_end": [to_ms(d.window_end) for d in decisions],
         "evidence": [_json.encode(d.evidence).decode() for d in decisions],
     }
+    return with_origin(columns, origin)
+
+
+def dead_letter_columns(letter: DeadLetter, received_ms: int, origin: Origin) -> Columns:
+    """Columns of table `dead_letters`: one row, since a dead letter is a message of its own.
+
+    Args:
+        letter: What was refused.
+        received_ms: Timestamp of the dead letter's message, Unix milliseconds.
+        origin: Of the dead letter's message.
+    """
+    columns: Columns = {
+        "t": [received_ms],
+        "stage": [letter.stage],
+        "reason": [letter.reason],
+        "detail": [letter.detail],
+        "origin_topic": [letter.topic],
+        "origin_partition": [letter.partition],
+        "origin_offset": [letter.offset],
+        "origin_ms": [letter.timestamp_ms],
+        "raw": [letter.raw],
+        "size_bytes": [letter.size_bytes],
+        "truncated": [letter.truncated],
+        "sha256": [letter.sha256],
+        "attempts": [letter.attempts],
+        "count": [letter.count],
+    }
+    return with_origin(columns, origin)
+
+
+def window_columns(arrays: Mapping[str, Sequence[Any] | NDArray[Any]], origin: Origin) -> Columns:
+    """Columns of table `windows` from arrays (n,) named like its columns, `t` in Unix milliseconds.
+
+    NaN in a float array means "unknown" and becomes NULL. Infinities stay: the sink refuses them.
+    """
+    columns: Columns = {}
+    for name, values in arrays.items():
+        column = values.tolist() if isinstance(values, np.ndarray) else list(values)
+        if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+            for i in np.flatnonzero(np.isnan(values)):
+                column[i] = None
+        columns[name] = column
     return with_origin(columns, origin)
