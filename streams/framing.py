@@ -43,11 +43,19 @@ class PoolRows:
 
 @dataclass(slots=True)
 class Framed:
-    """Result of one call of `EventFramer.feed`; `pools` in order of first appearance."""
+    """Result of one call of `EventFramer.feed`.
+
+    Attributes:
+        pools: Rows of each pool.
+        rejects: Refused events by growing offset.
+        duplicates: Offsets of the copies that were dropped.
+        n_events: Events that went in, whatever became of them.
+    """
 
     pools: dict[str, PoolRows] = field(default_factory=dict)
     rejects: list[Reject] = field(default_factory=list)
-    duplicates: int = 0
+    duplicates: list[int] = field(default_factory=list)
+    n_events: int = 0
 
 
 def stable_key(word: str) -> int:
@@ -107,9 +115,22 @@ class EventFramer:
             raw: One JSON object each.
             offsets: Growing offset of each event in its source; positions in `raw` when None.
         """
-        out = Framed()
         where: Sequence[int] = range(len(raw)) if offsets is None else offsets
-        events = self._parse(raw, where, out.rejects)
+        rejects: list[Reject] = []
+        return self.frame(self._parse(raw, where, rejects), raw, where, rejects)
+
+    def frame(
+        self, events: Sequence[RequestEvent | StateEvent | None], raw: Sequence[bytes], where: Sequence[int], rejects: list[Reject]
+    ) -> Framed:
+        """Columns of events that something else decoded: the rows of a CSV or Parquet file.
+
+        Args:
+            events: One for each of `raw`; None where `rejects` already says why there is none.
+            raw: Bytes of each event, for refusals.
+            where: Growing offset of each event.
+            rejects: Refusals so far; becomes part of the result.
+        """
+        out = Framed(rejects=rejects, n_events=len(events))
         other = [i for i, event in enumerate(events) if type(event) is not RequestEvent]
         if other:
             for i in other:
@@ -190,7 +211,7 @@ class EventFramer:
             nodes=nodes.words,
             node=np.array([nodes[e.node] for e in requests], np.uint32),
             ts_ns=ts_ns,
-            latency_s=np.minimum(latency_s, 1e9).astype(np.float32),  # refused rows need not fit
+            latency_s=np.clip(latency_s, -1e9, 1e9).astype(np.float32),  # refused rows need not fit
             outcome=outcome,
             probe=_probe([e.probe for e in requests]),
             adapters=adapters.words,
@@ -212,10 +233,10 @@ class EventFramer:
             batch, pool, position = batch.take(rows), pool[rows], position[rows]
         fresh = self._first_seen(requests, batch, pools.words, pool)
         if not fresh.all():
-            out.duplicates += int(len(fresh) - fresh.sum())
+            out.duplicates = [where[i] for i in position[~fresh]]
             batch, pool, position = batch.take(fresh), pool[fresh], position[fresh]
-        offset = position if isinstance(where, range) else np.asarray(where, np.int64)[position]
-        _split(batch, pools.words, pool, offset.astype(np.int64, copy=False), out)
+        offsets = np.arange(where.start, where.stop, where.step) if isinstance(where, range) else np.asarray(where, np.int64)
+        _split(batch, pools.words, pool, offsets[position], out)
 
     def _first_seen(
         self, requests: list[RequestEvent], batch: RequestBatch, pools: list[str], pool: NDArray[np.uint32]

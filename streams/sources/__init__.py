@@ -1,0 +1,1 @@
+"""Where telemetry comes from besides Kafka: files of JSON lines, CSV and Parquet."""
