@@ -1,0 +1,131 @@
+"""A decision in four lines: what was decided, why, on which evidence, and for how long.
+
+Decisions come from ClickHouse, or from the NDJSON of a replay; the text is the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from schemas.errors import SourceError
+from schemas.results import Decision
+from sinks.clickhouse import ClickHouse
+
+__all__ = ["decision_from_clickhouse", "decision_from_lines", "explain", "number"]
+
+_WHAT = {
+    "OPEN": "no request to it",
+    "HALF_OPEN": "only probes to it",
+    "CLOSED": "requests as usual",
+    "FORCED_OPEN": "no request to it, by an operator",
+    "DISABLED": "the breaker is switched off by an operator",
+}
+_AFTERWARDS = {"OPEN": "then probes decide", "HALF_OPEN": "then it opens again unless the probes succeed"}
+_MODE = {"shadow": "logged only, hosts are not told", "advise": "hosts are told, they need not obey", "enforce": "hosts obey"}
+
+
+def explain(decision: Decision) -> list[str]:
+    """Four lines of text."""
+    version = ".".join(map(str, decision.version))
+    held_back = " (held back by the cap: nothing was taken away)" if decision.capped else ""
+    first = (
+        f"{_time(decision.t)} {decision.state} {decision.scope} {decision.subject} of {decision.pool}: "
+        f"{_WHAT[decision.state]}{held_back}"
+    )
+    evidence = ", ".join(f"{name} {number(name, value)}" for name, value in _flat(decision.evidence))
+    origin = f"policy {decision.policy_version or 'unknown'}, tx {decision.tx}"
+    until = "until another decision"
+    if decision.not_after is not None:
+        until = f"until {_time(decision.not_after)} at the latest, {_AFTERWARDS.get(decision.state, 'then it ends')}"
+    return [
+        first,
+        f"  because   {decision.reason or 'no reason was recorded'}",
+        f"  evidence  {evidence or 'none was recorded'}",
+        f"  holds     {until}; {decision.mode} ({_MODE[decision.mode]}); version {version}, {origin}",
+    ]
+
+
+def number(name: str, value: Any) -> str:
+    """A value for people, with the unit that its name ends in."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if name.endswith("_ratio"):
+        return f"{100 * value:.3g} %"
+    for suffix, unit in (("_per_s", "/s"), ("_nats", " nats"), ("_bytes", " bytes"), ("_tokens", " tokens"), ("_s", " s")):
+        if name.endswith(suffix):
+            return f"{value:.4g}{unit}"
+    return f"{value:.6g}"
+
+
+def _flat(evidence: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in sorted(evidence.items()):
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield f"{prefix}{name}", value
+
+
+def _time(t_s: float) -> str:
+    return datetime.fromtimestamp(t_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-4] + "Z"
+
+
+def decision_from_lines(lines: Iterable[bytes], tx: str | None, origin: str) -> Decision:
+    """The decision whose tx begins with `tx`, or the last one, of the output of a replay.
+
+    Raises:
+        SourceError: A line is not JSON, or there is no such decision.
+    """
+    found: Decision | None = None
+    for count, line in enumerate(lines, 1):
+        if b'"decision"' not in line:
+            continue
+        try:
+            document = msgspec.json.decode(line)
+            if not isinstance(document, dict) or document.get("kind") != "decision":
+                continue
+            decision = msgspec.convert(document, Decision)
+        except msgspec.MsgspecError as exc:
+            raise SourceError(f"{origin}:{count}: not a line of slodrift replay --json: {exc}") from None
+        if tx is None or decision.tx.startswith(tx):
+            found = decision
+    if found is None:
+        raise SourceError(f"{origin}: {_none(tx)}")
+    return found
+
+
+def decision_from_clickhouse(clickhouse: ClickHouse, tx: str | None, pool: str | None = None) -> Decision:
+    """The decision whose tx begins with `tx`, or the last one (of `pool`).
+
+    Raises:
+        SinkError: ClickHouse does not answer.
+        SourceError: There is no such decision.
+    """
+    rows = clickhouse.query(
+        """
+        SELECT toUnixTimestamp64Milli(t) / 1000 AS t_s, pool, scope, subject, state, gen, epoch, seq, tx, action, admit_ratio,
+               reason, mode, capped, latched, toUnixTimestamp64Milli(not_after) / 1000 AS not_after_s, policy_version,
+               toUnixTimestamp64Milli(window_end) / 1000 AS window_end_s, evidence
+        FROM decision_history
+        WHERE NOT void AND startsWith(tx, {tx:String}) AND ({pool:String} = '' OR pool = {pool:String})
+        ORDER BY t DESC, seq DESC LIMIT 1
+        """,
+        {"tx": tx or "", "pool": pool or ""},
+    )
+    if not rows:
+        raise SourceError(f"ClickHouse: {_none(tx)}")
+    row = rows[0]
+    return Decision(
+        t=row["t_s"], pool=row["pool"], scope=row["scope"], subject=row["subject"], state=row["state"],
+        version=(row["gen"], row["epoch"], row["seq"]), tx=row["tx"], action=row["action"], admit_ratio=row["admit_ratio"],
+        reason=row["reason"], mode=row["mode"], capped=row["capped"], latched=row["latched"], not_after=row["not_after_s"],
+        policy_version=row["policy_version"], window_end=row["window_end_s"], evidence=json.loads(row["evidence"] or "{}"),
+    )  # fmt: skip
+
+
+def _none(tx: str | None) -> str:
+    return "there is no decision yet" if tx is None else f"there is no decision whose tx begins with {tx!r}"
