@@ -180,7 +180,7 @@ def wait_for_kafka(
     settings: Settings,
     *,
     topics: Iterable[str] = (),
-    deadline_s: float | None = 10.0,
+    deadline_s: float | None = 5.0,
     stop: threading.Event | None = None,
 ) -> ClusterMetadata:
     """Metadata of the cluster, as soon as it answers and has `topics`.

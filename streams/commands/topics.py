@@ -21,12 +21,12 @@ def run(
     create: Annotated[bool, typer.Option("--create", help="Create the topics that are missing, then check.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check (the default).")] = False,
     partitions: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help=f"Partitions of a new topic [{DEFAULT_PARTITIONS} when creating].")
+        int | None, typer.Option(min=1, max=10_000, help=f"Partitions of a new topic (default: {DEFAULT_PARTITIONS}).")
     ] = None,
     replication: Annotated[
-        int | None, typer.Option(min=1, max=9, help="Copies of each partition; 3 in production [the broker's default].")
+        int | None, typer.Option(min=1, max=9, help="Copies of each partition; 3 in production (default: the broker's).")
     ] = None,
-    bootstrap: Annotated[str | None, typer.Option(help="Kafka addresses [SLODRIFT_KAFKA_BOOTSTRAP].")] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka addresses (default: SLODRIFT_KAFKA_BOOTSTRAP).")] = None,
 ) -> None:
     """Create or check the Kafka topics. Exit code 1 when one is missing or not as it should be.
 

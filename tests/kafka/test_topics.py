@@ -1,12 +1,14 @@
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import uuid
+from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from schemas.topics import DECISIONS, FRAMES, SNAPSHOTS, TOPICS
+from schemas.topics import TOPICS
+from streams import kafka_topics
 from streams.cli import main
 from streams.embedded import EmbeddedStack
 
@@ -18,23 +20,17 @@ def slodrift(*args: str) -> int:
 
 
 @pytest.fixture
-def no_topics(kafka_bootstrap: str, wait_until) -> Iterator[AdminClient]:  # type: ignore[no-untyped-def]
-    """An administrator of a broker without our topics."""
-    client = AdminClient({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
-
-    def remove() -> None:
-        ours = [topic.name for topic in TOPICS if topic.name in client.list_topics(timeout=10).topics]
-        for future in client.delete_topics(ours).values() if ours else ():
-            future.result(20)
-        wait_until(lambda: not {t.name for t in TOPICS} & set(client.list_topics(timeout=10).topics), "topics to go")
-
-    remove()
-    yield client
-    remove()
+def admin(kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> AdminClient:
+    """An administrator of a broker where none of our topics exists: they have names of their own for the test."""
+    prefix = uuid.uuid4().hex
+    mine = tuple(replace(topic, name=f"{prefix}.{topic.name}") for topic in TOPICS)
+    monkeypatch.setattr(kafka_topics, "TOPICS", mine)
+    monkeypatch.setattr(kafka_topics, "FRAMES", mine[0])
+    return AdminClient({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
 
 
 @pytest.mark.kafka
-def test_creates_what_is_missing_once(no_topics: AdminClient, kafka_bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_creates_what_is_missing_once(admin: AdminClient, kafka_bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert slodrift("topics", "--bootstrap", kafka_bootstrap) == 1
     assert capsys.readouterr().out.count("is not there") == len(TOPICS)
     assert slodrift("topics", "--create", "--partitions", "3", "--replication", "1", "--bootstrap", kafka_bootstrap) == 0
@@ -42,22 +38,23 @@ def test_creates_what_is_missing_once(no_topics: AdminClient, kafka_bootstrap: s
     assert slodrift("topics", "--create", "--partitions", "3", "--bootstrap", kafka_bootstrap) == 0
     assert "created" not in capsys.readouterr().out
     assert slodrift("topics", "--check", "--bootstrap", kafka_bootstrap) == 0
-    for topic in (DECISIONS, SNAPSHOTS):
+    for topic in kafka_topics.TOPICS:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic.name)
-        entries = next(iter(no_topics.describe_configs([resource]).values())).result(10)
+        entries = next(iter(admin.describe_configs([resource]).values())).result(10)
         assert {key: entries[key].value for key in topic.config} == topic.config
 
 
 @pytest.mark.kafka
 def test_tells_what_differs_and_changes_nothing(
-    no_topics: AdminClient, kafka_bootstrap: str, capsys: pytest.CaptureFixture[str]
+    admin: AdminClient, kafka_bootstrap: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    no_topics.create_topics([NewTopic(FRAMES.name, 2, 1, config={"retention.ms": "1000"})])[FRAMES.name].result(10)
+    frames = kafka_topics.FRAMES.name
+    admin.create_topics([NewTopic(frames, 2, 1, config={"retention.ms": "1000"})])[frames].result(10)
     assert slodrift("topics", "--create", "--partitions", "3", "--bootstrap", kafka_bootstrap) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "has 2 partitions instead of 3" in out
     assert "has retention.ms=1000 instead of 604800000" in out
-    assert len(no_topics.list_topics(timeout=10).topics[FRAMES.name].partitions) == 2
+    assert len(admin.list_topics(timeout=10).topics[frames].partitions) == 2
 
 
 @pytest.mark.embedded
