@@ -36,14 +36,12 @@ class InputStats:
         events: Events read, whatever became of them.
         duplicates: Copies dropped.
         late: Events older than the progress of their input by more than the lateness.
-        end_ns: Progress at the end, Unix ns.
     """
 
     name: str
     events: int = 0
     duplicates: int = 0
     late: int = 0
-    end_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -99,8 +97,8 @@ class Slicer:
 
     def _advance(self, ts: NDArray[np.int64], decided: int) -> NDArray[np.int64]:
         """Progress at each of the first `decided` events."""
-        missing = decided + LOOK_AHEAD - len(ts)  # at the end there are no successors: a last wild timestamp must not count
-        ahead = np.concatenate((ts, np.full(missing, ts[-LOOK_AHEAD - 1 :].min())))
+        missing = decided + LOOK_AHEAD - len(ts)  # at the end there are no successors, nothing that could disagree
+        ahead = np.concatenate((ts, np.full(missing, ts[-1])))
         low, high = ts[:decided].copy(), ts[:decided].copy()
         for k in range(1, LOOK_AHEAD + 1):
             np.minimum(low, ahead[k : k + decided], out=low)
@@ -113,7 +111,7 @@ class Slicer:
             at += int(over[0])
             progress[at:] = np.maximum.accumulate(low[at:])
         self.stats.late += int((ts[:decided] < progress - self._lateness_ns).sum())
-        self._progress = self.stats.end_ns = int(progress[-1])
+        self._progress = int(progress[-1])
         return progress
 
     def _cut(self, numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[Slice]:
