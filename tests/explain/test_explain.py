@@ -30,8 +30,10 @@ FOUR_LINES = [
     "2026-01-01 00:20:15.00Z OPEN node gpu-03 of chat/eu/h100: no request to it",
     "  because   ttft_s is slower than its baseline and users are hurt",
     "  evidence  failure_ratio 31 %, kl_nats 0.4123 nats, threshold_s 1.25 s",
-    "  holds     until 2026-01-01 00:20:45.00Z at the latest, then probes decide; enforce (hosts obey); "
-    + "version 1.4.7, policy 5f0c, tx ab12cd",
+    (
+        "  holds     until 2026-01-01 00:20:45.00Z at the latest, then probes decide; enforce (hosts obey); "
+        "version 1.4.7, policy 5f0c, tx ab12cd"
+    ),
 ]
 
 
