@@ -6,6 +6,7 @@ Randomness comes from separate streams for arrivals, speeds and faults: injectin
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import math
@@ -106,6 +107,11 @@ class Fleet:
         for edge_s in (fault.from_s, fault.to_s):
             if math.isfinite(edge_s):
                 heapq.heappush(self._edges, edge_s)
+
+    def end(self, fault: Fault) -> None:
+        """End an injected fault now, however long it was meant to last."""
+        self.faults[self.faults.index(fault)] = dataclasses.replace(fault, to_s=self.now_s)
+        heapq.heappush(self._edges, self.now_s)
 
     def advance(self, until_s: float) -> list[Event]:
         """Simulate up to `until_s` (seconds since the start) and return the telemetry up to then, in time order."""

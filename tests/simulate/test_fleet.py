@@ -245,3 +245,14 @@ def test_fault_on_an_unknown_node_or_in_the_past_is_refused() -> None:
     simulated.advance(120.0)
     with pytest.raises(ValueError, match="it is 120"):
         simulated.inject(parse_fault("stall@gpu-01:1m-2m"))
+
+
+def test_a_fault_can_be_ended_while_it_lasts() -> None:
+    simulated = fleet("slow_node=3@gpu-01:30s-", router=Router("round_robin"), rate=6.0)
+    events = simulated.advance(90.0)
+    simulated.end(simulated.faults[0])
+    events += simulated.advance(180.0)
+    assert tpot_s(events, "gpu-01", 60, 90) > 2 * tpot_s(events, "gpu-01", 0, 30)
+    assert tpot_s(events, "gpu-01", 120, 180) == pytest.approx(tpot_s(events, "gpu-01", 0, 30), rel=0.2)
+    (incident,) = json.loads(labels_of([simulated], 180.0))["incidents"]
+    assert incident["to"] == START_S + 90.0
