@@ -1,0 +1,141 @@
+"""What a pool's latencies are measured against: expected latencies, strata, rank bins and templates, shared by all its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import ranks
+from detectors.evidence import FAMILY
+from detectors.expected import expected_log2, fit
+
+__all__ = ["PoolModel", "Rows"]
+
+SLIS = 4
+STRATUM_SAMPLES = 200
+"""Samples of a stratum before it may testify."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Requests of one tick: node uint32 (n,), latency_s float32 (4, n), tokens and output uint32 (n,), stratum uint8 (n,), slot int64 (n,)."""
+
+    node: NDArray[np.uint32]
+    latency_s: NDArray[np.float32]
+    tokens: NDArray[np.uint32]
+    output: NDArray[np.uint32]
+    stratum: NDArray[np.uint8]
+    slot: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    def take(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Rows:
+        return Rows(
+            self.node[keep], self.latency_s[:, keep], self.tokens[keep], self.output[keep], self.stratum[keep], self.slot[keep]
+        )
+
+    @staticmethod
+    def join(parts: list[Rows]) -> Rows:
+        if not parts:
+            none = np.zeros(0, np.uint32)
+            return Rows(none, np.zeros((SLIS, 0), np.float32), none, none, np.zeros(0, np.uint8), np.zeros(0, np.int64))
+        return Rows(
+            np.concatenate([p.node for p in parts]),
+            np.concatenate([p.latency_s for p in parts], axis=1),
+            np.concatenate([p.tokens for p in parts]),
+            np.concatenate([p.output for p in parts]),
+            np.concatenate([p.stratum for p in parts]),
+            np.concatenate([p.slot for p in parts]),
+        )
+
+    def canonical(self) -> Rows:
+        """The same rows in an order that does not depend on how they arrived."""
+        return self.take(np.lexsort((*self.latency_s.view(np.int32), self.output, self.tokens, self.node, self.slot)))
+
+
+class PoolModel:
+    """Tables of one pool.
+
+    Attributes:
+        coefficients: Expected latency, (4, 3).
+        hist: Baseline residual counts by SLI and stratum, float64 (4, S, CODES).
+        known: bool (4, S): the stratum has a baseline.
+        edges, table, centre: Cuts (4, S, BINS - 1), code to bin (4, S, CODES), median code (4, S).
+        template: Bin probabilities (4, S, family, BINS).
+    """
+
+    def __init__(self, strata: int) -> None:
+        self.strata = strata
+        self.coefficients = np.zeros((SLIS, 3), np.float32)
+        self.hist = np.zeros((SLIS, strata, ranks.CODES))
+        self.known = np.zeros((SLIS, strata), np.bool_)
+        self.edges = np.zeros((SLIS, strata, ranks.BINS - 1), np.int16)
+        self.table = np.full((SLIS, strata, ranks.CODES), ranks.UNKNOWN_BIN, np.uint8)
+        self.centre = np.zeros((SLIS, strata), np.int16)
+        self.template = np.tile(ranks.nominal(), (SLIS, strata, len(FAMILY), 1))
+
+    def fit(self, rows: Rows) -> None:
+        """Learns expected latencies from canonical rows."""
+        self.coefficients = fit(rows.latency_s, rows.tokens, rows.output)
+
+    def expected(self, rows: Rows) -> NDArray[np.float32]:
+        """log2 of expected seconds, (4, n)."""
+        return expected_log2(self.coefficients, rows.tokens, rows.output)
+
+    def codes(self, rows: Rows, offset_log2: NDArray[np.float32]) -> tuple[NDArray[np.int16], NDArray[np.bool_]]:
+        """Residual codes (4, n) and whether the latency is known; `offset_log2` (4, nodes) is each node's usual place."""
+        measured = np.isfinite(rows.latency_s)
+        logs = np.log2(np.where(measured, np.maximum(rows.latency_s, np.float32(1e-6)), np.float32(1.0)))
+        return ranks.code_of(logs, self.expected(rows) + offset_log2[:, rows.node]), measured
+
+    def count(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], stratum: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Residual counts by SLI and stratum, (4, S, CODES)."""
+        size = self.strata * ranks.CODES
+        key = stratum.astype(np.intp) * ranks.CODES + codes
+        parts = [np.bincount(key[sli][measured[sli]], minlength=size) for sli in range(SLIS)]
+        return np.stack(parts).reshape(SLIS, self.strata, ranks.CODES)
+
+    def learn(self, counts: NDArray[np.integer] | NDArray[np.floating], keep: float = 1.0) -> None:
+        """Adds residual counts; strata that now have enough are cut once, and all templates follow the histograms.
+
+        Args:
+            counts: (4, S, CODES).
+            keep: What remains of the older counts, 0 to 1.
+        """
+        self.hist = self.hist * keep + counts
+        total = self.hist.sum(axis=-1)
+        fresh = (total >= STRATUM_SAMPLES) & ~self.known
+        for sli in range(SLIS):
+            if not self.known[sli].any() and not fresh[sli].any() and total[sli].any():
+                fresh[sli, int(total[sli].argmax())] = True
+        if fresh.any():
+            self.edges[fresh] = ranks.cut(self.hist[fresh])
+            self.known |= fresh
+            self.table = ranks.bin_table(self.edges, self.known)
+            share = np.cumsum(self.hist[fresh], axis=-1) / self.hist[fresh].sum(axis=-1, keepdims=True)
+            self.centre[fresh] = (share < 0.5).sum(axis=-1)
+        self.template[self.known] = ranks.templates(self.hist[self.known], self.edges[self.known], FAMILY)
+
+    def bins(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], stratum: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Rank bin of each latency, (4, n); UNKNOWN_BIN where it cannot testify."""
+        flat = self.table.reshape(SLIS, -1)
+        key = stratum.astype(np.intp) * ranks.CODES + codes
+        out = np.stack([flat[sli][key[sli]] for sli in range(SLIS)])
+        out[~measured] = ranks.UNKNOWN_BIN
+        return out
+
+    def variance(self) -> NDArray[np.float64]:
+        """Variance of the estimated location of each stratum, nats squared, (4, S); 0 where unknown."""
+        total = np.maximum(self.hist.sum(axis=-1), 1e-9)
+        codes = np.arange(ranks.CODES) * ranks.NATS_PER_CODE
+        mean = (self.hist * codes).sum(axis=-1) / total
+        spread = np.maximum((self.hist * codes**2).sum(axis=-1) / total - mean**2, 0.0)
+        return np.where(self.known, spread / total, 0.0)
+
+    def spread(self) -> NDArray[np.float64]:
+        """Standard deviation of residuals within strata, nats, (4,)."""
+        total = self.hist.sum(axis=-1)
+        return np.sqrt((self.variance() * total**2).sum(axis=-1) / np.maximum(np.where(self.known, total, 0).sum(axis=-1), 1e-9))

@@ -1,0 +1,134 @@
+"""Rank bins: where a latency falls among the baseline latencies of its own stratum.
+
+A latency divided by what was expected (`detectors.expected`) is coded as a residual, 64 codes per octave. Each stratum's residuals are cut at its
+own baseline quantiles into K = 16 bins, 12 of equal probability and 4 in the tail (0.923, 0.96, 0.99, 0.999). By the probability integral
+transform all strata then share one distribution over bins, so counts pooled over strata do not move when the mix does (Rosenblatt 1952).
+
+What a slowdown would look like is read off the same residual histograms: shift a stratum's histogram by `d` (in log-latency) and see how
+much lands in each bin. These templates are small tables shared by all nodes, so evidence for thousands of series is one matrix product.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "BINS",
+    "CODES",
+    "LEVELS",
+    "NATS_PER_CODE",
+    "UNKNOWN_BIN",
+    "Template",
+    "bin_table",
+    "code_of",
+    "cut",
+    "nominal",
+    "templates",
+]
+
+CODES = 512
+"""Residual codes: a ratio of 2**-4 to 2**4 to the expected latency; what lies beyond is counted at the end."""
+_PER_OCTAVE = 64
+_MIDDLE = CODES // 2
+NATS_PER_CODE = float(np.log(2) / _PER_OCTAVE)
+"""Width of a residual code in log-latency, nats (1.08 %)."""
+
+LEVELS: NDArray[np.float64] = np.concatenate([np.arange(1, 13) / 13, [0.96, 0.99, 0.999]])
+"""Baseline quantiles at which the bins are cut, (BINS - 1,)."""
+BINS = len(LEVELS) + 1
+UNKNOWN_BIN = 255
+"""Bin of a request whose stratum has no baseline; it proves nothing."""
+
+Template = tuple[float, float]
+"""(share of requests that are slower, by how many nats of log-latency)."""
+
+
+def nominal() -> NDArray[np.float64]:
+    """Probability of each bin when the cuts are exact, (BINS,).
+
+    >>> nominal()[-4:].round(4).tolist()
+    [0.0369, 0.03, 0.009, 0.001]
+    """
+    return np.diff(LEVELS, prepend=0.0, append=1.0)
+
+
+def code_of(latency_log2: NDArray[np.float32], expected_log2: NDArray[np.float32]) -> NDArray[np.int16]:
+    """Residual codes, int16; NaN gives an arbitrary code that the caller masks."""
+    scaled = (latency_log2 - expected_log2) * np.float32(_PER_OCTAVE)
+    scaled += np.float32(_MIDDLE + 0.5)
+    np.nan_to_num(scaled, copy=False, nan=0.0)
+    np.clip(scaled, 0, CODES - 1, out=scaled)
+    return scaled.astype(np.int16)
+
+
+def _smoothed(hist: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Probability of each code: the histogram, plus two observations' worth of a Laplace density with its centre and spread.
+
+    Few samples say nothing of the tail beyond them; the Laplace prior (heavier than a lognormal's) says it is not impossible.
+    """
+    counts = hist.astype(np.float64)
+    total = counts.sum(axis=-1, keepdims=True)
+    share = counts / np.maximum(total, 1.0)
+    codes = np.arange(CODES)
+    centre = _quantile(share, 0.5)[..., None]
+    spread = np.maximum((np.abs(codes - centre) * share).sum(axis=-1, keepdims=True), 1.0)
+    prior = np.exp(-np.abs(codes - centre) / spread)
+    prior /= prior.sum(axis=-1, keepdims=True)
+    mixed: NDArray[np.float64] = (counts + 2.0 * prior) / (total + 2.0)
+    return mixed
+
+
+def _quantile(share: NDArray[np.float64], level: float) -> NDArray[np.intp]:
+    return (np.cumsum(share, axis=-1) < level).sum(axis=-1)
+
+
+def cut(hist: NDArray[np.floating]) -> NDArray[np.int16]:
+    """Upper edges of the bins, int16 (..., BINS - 1): bin k holds the codes from edge k - 1 up to, not including, edge k.
+
+    Args:
+        hist: Residual counts, (..., CODES).
+    """
+    upto = np.cumsum(_smoothed(hist), axis=-1)
+    # The edge after which the cumulated share is nearest to the level: narrow distributions have few codes to choose from.
+    edges = (upto[..., None, :] + np.diff(upto, append=1.0)[..., None, :] / 2 < LEVELS[:, None]).sum(axis=-1) + 1
+    return np.clip(edges, 1, CODES - 1).astype(np.int16)
+
+
+def bin_table(edges: NDArray[np.int16], known: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Residual code to bin, uint8 (..., CODES); UNKNOWN_BIN throughout where the stratum is not known.
+
+    Args:
+        edges: Result of `cut`, (..., BINS - 1).
+        known: (...).
+    """
+    codes = np.arange(CODES)
+    table = (codes >= edges[..., :, None]).sum(axis=-2).astype(np.uint8)
+    table[~known] = UNKNOWN_BIN
+    return table
+
+
+def templates(hist: NDArray[np.floating], edges: NDArray[np.int16], family: list[Template]) -> NDArray[np.float64]:
+    """Bin probabilities under each alternative, (..., len(family), BINS); every entry is positive and rows sum to 1.
+
+    A template (share, d) says: this share of the requests has its log-latency moved by d nats, the others are as the baseline.
+
+    Args:
+        hist: (..., CODES) residual counts of a stratum.
+        edges: (..., BINS - 1), from `cut`.
+        family: Alternatives; (1.0, 0.0) is the baseline itself.
+    """
+    lead = hist.shape[:-1]
+    upto = np.concatenate([np.zeros((*lead, 1)), np.cumsum(_smoothed(hist), axis=-1)], axis=-1).reshape(-1, CODES + 1)
+    flat_edges = edges.reshape(-1, BINS - 1).astype(np.float64)
+    grid = np.arange(CODES + 1)
+    shift = np.array([d for _, d in family]) / NATS_PER_CODE
+    share = np.array([s for s, _ in family])[:, None]
+    out = np.empty((len(upto), len(family), BINS))
+    for row, cdf in enumerate(upto):
+        at = np.interp(flat_edges[row] - shift[:, None], grid, cdf)
+        still = np.interp(flat_edges[row], grid, cdf)
+        out[row] = np.diff(share * at + (1 - share) * still, axis=1, prepend=0.0, append=1.0)
+    out = np.maximum(out, 0.0) + 1e-5 * nominal()
+    out /= out.sum(axis=-1, keepdims=True)
+    return out.reshape(*lead, len(family), BINS)
