@@ -52,6 +52,13 @@ class Settings(BaseSettings):
     archive_group: str = "slodrift-archive"
     framer_group: str = "slodrift-framer"
 
+    generation: int = Field(1, ge=1)
+    """Of the decision log: raise it by one when slodrift.decisions was lost and begins again, or hosts keep obeying the old one."""
+    snapshot_s: float = Field(30.0, ge=0.5, le=600.0)
+    """A judge writes its state down this often, seconds; what came since is read again after a restart."""
+    idle_s: float = Field(15.0, ge=1.0)
+    """A pool of which nothing came for so long, with nothing left to read, goes on by the wall clock, seconds."""
+
     redis_url: SecretStr = SecretStr("redis://localhost:6379/0")
     clickhouse_dsn: SecretStr = SecretStr("clickhouse://default@localhost:8123/slodrift")
     """`clickhouse://user:password@host:port/database` (HTTP; `clickhouses://` with TLS) or `chdb:///folder`."""
