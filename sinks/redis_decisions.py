@@ -69,9 +69,10 @@ class DecisionSink:
         fleet: Name of the fleet, part of every key.
         load_library: Load the function library when it is missing; needs a user with the right to. False leaves that to an
             administrator (`slodrift migrate`).
-        now_ms: The writer's clock, Unix milliseconds.
+        now_ms: The writer's clock, Unix milliseconds; the default starts at the wall clock and never jumps.
 
     Attributes:
+        now_ms: The same; entries must be dated with it.
         refused: Asserts that the function refused, by answer.
     """
 
@@ -81,12 +82,12 @@ class DecisionSink:
         fleet: str,
         *,
         load_library: bool = True,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         self._redis = redis
         self._fleet = fleet
         self._load_library = load_library
-        self._now_ms = now_ms
+        self.now_ms = now_ms or _steady_ms()
         self._pools: dict[str, _Pool] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self.refused: dict[str, int] = {}
@@ -135,7 +136,7 @@ class DecisionSink:
             try:
                 head, snapshot = build(
                     fleet=self._fleet, pool=pool, version=version, entries=entries,
-                    n_eligible=n_eligible, cap=cap, mode=mode, issued_ms=self._now_ms(), hb=hb,
+                    n_eligible=n_eligible, cap=cap, mode=mode, issued_ms=self.now_ms(), hb=hb,
                 )  # fmt: skip
             except (ValueError, SchemaError) as exc:
                 raise SinkRejected(f"pool {pool}: {exc}") from None
@@ -156,7 +157,7 @@ class DecisionSink:
         async with self._lock(pool):
             state = self._pools.get(pool)
             if state is not None:
-                state.head = msgspec.structs.replace(state.head, hb=state.head.hb + 1, issued_ms=self._now_ms())
+                state.head = msgspec.structs.replace(state.head, hb=state.head.hb + 1, issued_ms=self.now_ms())
                 await self._write(state)
 
     def forget(self, pool: str) -> None:
@@ -213,6 +214,12 @@ class DecisionSink:
         if answer == "OVER_CAP":
             raise OverCap(what)
         raise SinkRejected(what)
+
+
+def _steady_ms() -> Callable[[], int]:
+    """Unix milliseconds that go on evenly when somebody sets the wall clock."""
+    offset_ns = time.time_ns() - time.monotonic_ns()
+    return lambda: (offset_ns + time.monotonic_ns()) // 1_000_000
 
 
 _PASSING = ("LOADING", "BUSY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "MISCONF", "READONLY", "OOM")

@@ -1,0 +1,206 @@
+"""The question a serving host asks: may I use this node? Answered from memory, without I/O, lock or exception.
+
+Only subjects that are blocked are in the map that `allow` reads, so for a healthy one it is a dictionary miss. The map is
+replaced whole, never changed. Ages and ends are looked at when a subject is in the map, so a block ends on time even if the
+thread that reads Redis hangs or died.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from slodrift_client.answers import Decision, PoolStatus, Status
+from slodrift_client.contract import Entry, State
+from slodrift_client.probes import Lease, ProbeSlots, chosen
+from slodrift_client.view import Held, Limits, PoolView, Pulse
+
+__all__ = ["Counters", "Gate"]
+
+log = logging.getLogger("slodrift_client")
+
+_BLOCKING = frozenset({"OPEN", "HALF_OPEN", "FORCED_OPEN"})
+_REFUSING = frozenset({"eject", "shed", "fallback"})
+_AMBIGUOUS = Held(Entry("node", "?", "OPEN", (0, 0, 0)), Pulse(float("inf")), float("inf"), 0.0)
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals of `Status`, kept while running."""
+
+    polls: int = 0
+    errors: int = 0
+    file_errors: int = 0
+    ambiguous: int = 0
+    callback_errors: int = 0
+    last_error: str = ""
+
+
+class Gate:
+    """Everything a client answers from memory; reading Redis is added by its subclasses.
+
+    Args:
+        fleet: Name of the fleet.
+        pools: Pools to follow.
+        limits: What this host lets automation take away.
+        pool_sizes: Nodes of a pool by this host's own configuration.
+        host: Name of this host, for the choice of probing hosts.
+        hosts: All hosts of the pool; None lets every host probe at the plan's rate.
+        clock: Monotonic seconds.
+        rng: For jitter and for shedding by ratio.
+    """
+
+    def __init__(
+        self,
+        fleet: str,
+        pools: Sequence[str],
+        *,
+        limits: Limits | None = None,
+        pool_sizes: Mapping[str, int] | None = None,
+        host: str | None = None,
+        hosts: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        if not pools or isinstance(pools, str) or len(set(pools)) != len(pools):
+            raise ValueError('pools is a list of distinct names, for example ["llama3-70b/eu/h100"]')
+        self._rng = rng or random.Random()  # noqa: S311 - spreads load, keeps no secret
+        self._clock = clock
+        self._host = host or socket.gethostname()
+        self._hosts = None if hosts is None else tuple(hosts)
+        sizes = pool_sizes or {}
+        self._views = {
+            pool: PoolView(fleet, pool, limits or Limits(), pool_size=sizes.get(pool), rng=self._rng) for pool in pools
+        }
+        self._only = pools[0] if len(pools) == 1 else None
+        self._blocked: dict[Any, Held] = {}
+        self._slots = ProbeSlots()
+        self._counters = Counters()
+        self._callbacks: list[Callable[[Decision], None]] = []
+        self._reported: dict[tuple[str, str], State] = {}
+
+    def allow(self, subject: str, pool: str | None = None) -> bool:
+        """Whether an ordinary request may use `subject`. Unknown subjects may; it never raises and never waits.
+
+        A half-open subject answers False: it is tried through `probe` alone.
+
+        Args:
+            subject: Node name, or `session:..`, `request:..`. Each is judged alone: ask for every one that covers the request.
+            pool: Needed when the client follows more than one.
+        """
+        try:
+            held = self._blocked.get(subject if pool is None else (pool, subject))
+            return held is None or self._admits(held)
+        except TypeError:  # something that is no name
+            return True
+
+    def decide(self, subject: str, pool: str | None = None) -> Decision:
+        """Everything known about `subject`; for logs, answers to callers, and modes shadow and advise."""
+        now = self._clock()
+        name = pool or self._only or ""
+        view = self._views.get(name)
+        if view is None:
+            return Decision(pool=name, subject=subject)
+        return self._decision(view, subject, now)
+
+    def probe(self, subject: str, pool: str | None = None) -> Lease:
+        """Ask to try a half-open subject with one request. Always use it as a context manager.
+
+        with client.probe("gpu-017") as lease:
+            if lease:
+                ...send one request there, and mark it as a probe in its telemetry...
+        """
+        now = self._clock()
+        name = pool or self._only or ""
+        view = self._views.get(name)
+        held = None if view is None else view.held.get(subject)
+        if held is None or held.state_at(now) != "HALF_OPEN" or (name, subject) not in self._blocked:
+            return Lease()
+        entry = held.entry
+        if self._hosts is not None and not chosen(self._host, self._hosts, subject, entry.version, entry.probe_hosts):
+            return Lease()
+        return self._slots.ask((name, subject), now, per_s=entry.probe_per_s, timeout_s=entry.probe_timeout_s)
+
+    def status(self) -> Status:
+        """How good the answers are; cheap enough for a health page."""
+        now = self._clock()
+        pools = {name: self._pool_status(view, now) for name, view in self._views.items()}
+        degraded = any(p.source not in ("fresh", "late") or p.panic or p.last_refusal for p in pools.values())
+        return Status(pools=pools, degraded=degraded, **asdict(self._counters))
+
+    def on_change(self, callback: Callable[[Decision], None]) -> None:
+        """Call `callback` for every subject whose state changes, from the reader's thread or task; it should not block."""
+        self._callbacks.append(callback)
+
+    def _admits(self, held: Held) -> bool:
+        if held is _AMBIGUOUS:
+            if not self._counters.ambiguous:
+                log.warning("allow() was asked without a pool, but this client follows %d: pass pool=", len(self._views))
+            self._counters.ambiguous += 1
+            return True
+        state = held.state_at(self._clock())
+        if state in ("CLOSED", "DISABLED"):
+            return True
+        return held.entry.action == "shed" and self._rng.random() < held.entry.admit_ratio
+
+    def _decision(self, view: PoolView, subject: str, now: float) -> Decision:
+        mode = None if view.head is None else view.head.mode
+        held = view.held.get(subject)
+        source, age_s = view.source(now), view.age_s(now)
+        if held is None:
+            return Decision(view.pool, subject, source=source, age_s=age_s, mode=mode)
+        entry, state = held.entry, held.state_at(now)
+        blocked = (view.pool, subject) in self._blocked
+        return Decision(
+            view.pool, subject, state, not blocked or self._admits(held), source, age_s, mode, entry.scope, entry.action,
+            entry.admit_ratio, entry.reason, entry.version, entry.tx, entry.latched, max(0.0, held.ends_at - now), entry.fallback,
+        )  # fmt: skip
+
+    def _pool_status(self, view: PoolView, now: float) -> PoolStatus:
+        head, states = view.head, {s: h.state_at(now) for s, h in view.held.items()}
+        return PoolStatus(
+            pool=view.pool,
+            source=view.source(now),
+            age_s=view.age_s(now),
+            mode=None if head is None else head.mode,
+            version=None if head is None else head.version,
+            hb=-1 if head is None else head.hb,
+            n_nonclosed=sum(state != "CLOSED" for state in states.values()),
+            n_blocked=sum(s in _BLOCKING and (view.pool, name) in self._blocked for name, s in states.items()),
+            panic=view.panic,
+            refused=dict(view.refused),
+            last_refusal=view.last_refusal,
+        )
+
+    def _rebuild(self) -> None:
+        """Swap in the map of what is blocked by the states that are believed now."""
+        blocked: dict[Any, Held] = {}
+        for pool, view in self._views.items():
+            if view.head is None or view.head.mode != "enforce" or view.panic:
+                continue
+            for subject, held in view.held.items():
+                if held.entry.state in _BLOCKING and held.entry.action in _REFUSING:
+                    blocked[pool, subject] = held
+                    blocked[subject] = held if self._only is not None else _AMBIGUOUS
+        self._blocked = blocked
+
+    def _report(self) -> None:
+        """Tell the callbacks what changed since the last call, the ends of stale states included."""
+        now = self._clock()
+        states = {(p, s): h.state_at(now) for p, view in self._views.items() for s, h in view.held.items()}
+        before, self._reported = self._reported, states
+        self._slots.forget(key for key, state in states.items() if state == "HALF_OPEN")
+        for pool, subject in sorted(before.keys() | states.keys()):
+            if before.get((pool, subject), "CLOSED") == states.get((pool, subject), "CLOSED"):
+                continue
+            decision = self._decision(self._views[pool], subject, now)
+            for callback in self._callbacks:
+                try:
+                    callback(decision)
+                except Exception:  # a callback of theirs must not stop the reading; it is counted
+                    self._counters.callback_errors += 1
