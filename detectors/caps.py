@@ -1,0 +1,112 @@
+"""Blast radius: how many subjects of a pool automation may take away, and when it must not take any.
+
+Counts are those *after* the action, on eligible nodes. Caps and the freeze hold back opens alone: closing, half-opening and
+expiring never ask here. (Envoy's pre-ejection check let one host too many through; a breaker that also held back closes
+turned a small outage into a long one.)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from schemas.policy import Caps
+
+__all__ = ["CapState", "FreezeCause", "after_open", "may_open", "open_limit", "step_freeze", "velocity_limit"]
+
+SMALL_POOL = 10  # below this a share of 10 % is less than one node
+VELOCITY_WINDOW_S = 60.0
+
+FreezeCause = Literal["correlated", "telemetry"]
+
+
+class CapState(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one pool's caps.
+
+    Attributes:
+        opens_s: Moves to OPEN in the last minute, Unix seconds, oldest first.
+        frozen_since_s: Start of the present freeze, None when not frozen.
+        cause: Why it froze.
+        normal_since_s: Since when nothing asks for the freeze any more.
+    """
+
+    opens_s: tuple[float, ...] = ()
+    frozen_since_s: float | None = None
+    cause: FreezeCause | None = None
+    normal_since_s: float | None = None
+
+
+def open_limit(n_eligible: int, caps: Caps) -> int:
+    """Most subjects that may be open or half-open together, of `n_eligible` nodes with fresh telemetry.
+
+    Below ten nodes a share means nothing: one node if there are at least `min_pool`, else none (alarm only).
+    """
+    if n_eligible < caps.min_pool or caps.share == 0.0:
+        return 0
+    if n_eligible < SMALL_POOL:
+        return 1
+    return min(math.floor(caps.share * n_eligible + 1e-9), caps.absolute)
+
+
+def velocity_limit(n_eligible: int, caps: Caps) -> int:
+    """New opens per 60 s: the smaller of the count and the share, and at least one."""
+    return min(caps.velocity, max(1, math.floor(caps.velocity_share * n_eligible + 1e-9)))
+
+
+def may_open(state: CapState, t_s: float, n_eligible: int, n_away: int, caps: Caps) -> str:
+    """Why one more subject may not open, or "" when it may.
+
+    Args:
+        state: Memory of the pool.
+        t_s: Unix seconds.
+        n_eligible: Nodes with fresh telemetry.
+        n_away: Subjects that are open, half-open or forced open now.
+        caps: Numbers.
+    """
+    if state.frozen_since_s is not None:
+        return f"opens are frozen since {t_s - state.frozen_since_s:g} s ({state.cause})"
+    limit = open_limit(n_eligible, caps)
+    if n_away + 1 > limit:
+        return f"{n_away} of {n_eligible} nodes are away already, the cap is {limit}"
+    recent = sum(1 for opened in state.opens_s if t_s - opened < VELOCITY_WINDOW_S)
+    if recent + 1 > velocity_limit(n_eligible, caps):
+        return f"{recent} opened in the last {VELOCITY_WINDOW_S:g} s, the cap is {velocity_limit(n_eligible, caps)}"
+    return ""
+
+
+def after_open(state: CapState, t_s: float) -> CapState:
+    """The memory after one subject opened at `t_s`."""
+    recent = tuple(opened for opened in state.opens_s if t_s - opened < VELOCITY_WINDOW_S)
+    return msgspec.structs.replace(state, opens_s=(*recent, t_s))
+
+
+def step_freeze(state: CapState, t_s: float, n_eligible: int, n_bad: int, n_fresh: int, n_known: int, caps: Caps) -> CapState:
+    """Freeze or unfreeze opens at the end of a tick.
+
+    Args:
+        state: Memory of the pool.
+        t_s: Unix seconds.
+        n_eligible: Nodes with fresh telemetry.
+        n_bad: Of these, how many meet the open condition now, away or not.
+        n_fresh: Nodes heard of lately.
+        n_known: Nodes that should be heard.
+        caps: Numbers.
+    """
+    cause: FreezeCause | None = None
+    if n_bad >= 2 and n_bad > caps.freeze_share * n_eligible:
+        cause = "correlated"
+    elif n_known and n_fresh < caps.min_fresh_ratio * n_known:
+        cause = "telemetry"
+    if cause is not None:
+        if state.frozen_since_s is None:
+            return msgspec.structs.replace(state, frozen_since_s=t_s, cause=cause, normal_since_s=None)
+        return msgspec.structs.replace(state, normal_since_s=None)
+    if state.frozen_since_s is None:
+        return state
+    if state.normal_since_s is None:
+        return msgspec.structs.replace(state, normal_since_s=t_s)
+    if t_s - state.normal_since_s >= caps.unfreeze_s:
+        return msgspec.structs.replace(state, frozen_since_s=None, cause=None, normal_since_s=None)
+    return state

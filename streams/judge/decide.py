@@ -1,0 +1,179 @@
+"""Breakers of one pool's nodes: steps those that are not closed, and opens others as far as the caps allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import breaker, caps
+from detectors.bank import BankTick
+from detectors.breaker import BreakerRecord
+from detectors.caps import CapState
+from schemas.policy import PoolPolicy
+from schemas.results import Decision
+from streams.judge.reasons import evidence_of, reason_of, tx_of
+from streams.judge.rules import Case
+from streams.judge.slots import KV, Slot
+
+__all__ = ["Acted", "Breakers"]
+
+_WORDS = {
+    "open_over": "the open time is over; probes decide",
+    "probes_good": "probes succeeded",
+    "probes_bad": "probes failed",
+    "no_verdict": "too few probes came back to tell",
+    "release": "the override ended",
+}
+
+
+@dataclass(slots=True)
+class Acted:
+    """Result of a tick: decisions in the order taken, nodes that closed, and opens that the caps held back (node to why)."""
+
+    decisions: list[Decision] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+    capped: dict[int, str] = field(default_factory=dict)
+
+
+class Breakers:
+    """All breakers of a pool.
+
+    Args:
+        pool: Name.
+        policy: Of the pool.
+        policy_version: For the decisions.
+        epoch, generation: First parts of the version of each decision.
+
+    Attributes:
+        away: Nodes that are open, half-open or forced open, bool (N,); those not closed in any sense are `unsettled`.
+    """
+
+    def __init__(self, pool: str, policy: PoolPolicy, policy_version: str, epoch: int, generation: int) -> None:
+        self.pool, self.policy, self.policy_version = pool, policy, policy_version
+        self.epoch, self.generation, self.seq = epoch, generation, 0
+        self.records: dict[int, BreakerRecord] = {}
+        self.caps = CapState()
+        self.away = np.empty(0, np.bool_)
+        self.marked_probes = False
+        # Hosts must hear of the next state before the entry lapses: what a tick waits for lateness, and two ticks on the way.
+        self.grace_s = policy.lateness_s + 2 * policy.tick_s
+        self.probe_budget = max(1, round(policy.breaker.probes_per_s * policy.breaker.probe_hosts))
+
+    def grow(self, n: int) -> None:
+        """Make room for `n` nodes."""
+        self.away = np.append(self.away, np.zeros(n - len(self.away), np.bool_))
+
+    def act(
+        self, t_s: float, case: Case, slot: Slot, tick: BankTick, fatal_s: NDArray[np.float64], eligible: NDArray[np.bool_],
+        n_fresh: int, n_known: int, names: list[str], rank: NDArray[np.intp],
+    ) -> Acted:  # fmt: skip
+        """One tick. `rank` orders nodes by name, so that ties do not depend on who came first."""
+        acted = Acted()
+        for node in sorted(self.records, key=lambda i: rank[i]):
+            self._step(t_s, node, case, slot, tick, fatal_s, acted)
+        n_eligible = int(eligible.sum())
+        n_bad = int((case.bad & eligible).sum())
+        self.caps = caps.step_freeze(self.caps, t_s, n_eligible, n_bad, n_fresh, n_known, self.policy.caps)
+        if case.wanted.any():
+            self._open(t_s, case, tick, n_eligible, names, rank, acted)
+        return acted
+
+    def _step(
+        self, t_s: float, node: int, case: Case, slot: Slot, tick: BankTick, fatal_s: NDArray[np.float64], acted: Acted
+    ) -> None:
+        record = self.records[node]
+        if record.state == "CLOSED":
+            calm_s = max(self.policy.breaker.reset_after_s, self.policy.breaker.flap_window_s)
+            if record.since_s is not None and t_s - record.since_s >= calm_s:
+                del self.records[node]  # as if it had never opened
+            return
+        good = bad = 0
+        if record.state == "HALF_OPEN":
+            good, bad = slot.probes(node, self.probe_budget, self.marked_probes)
+            since_s = record.since_s if record.since_s is not None else t_s
+            if case.stalled[node] or slot.counts[KV, node] or fatal_s[node] > since_s:
+                bad = max(bad, self.policy.breaker.reopen_failures)  # a hard fault is no matter of a ratio
+        record, cause = breaker.step(record, t_s, good, bad, self.policy.breaker)
+        self.records[node] = record
+        if cause is None:
+            return
+        probes = {"probes_ok": record.probes_ok, "probes_bad": record.probes_bad}
+        reason = f"{record.subject}: {_WORDS[cause]}"
+        if record.state == "HALF_OPEN":
+            reason += f" ({record.probes_ok} good, {record.probes_bad} bad)"
+        evidence: dict[str, Any] = {"cause": cause, **(probes if record.state == "HALF_OPEN" else {})}
+        record = breaker.move(record, cause, t_s, self.policy.breaker, grace_s=self.grace_s)
+        self._commit(t_s, node, record, reason, evidence, acted)
+        if record.state == "CLOSED":
+            acted.closed.append(node)
+
+    def _open(
+        self, t_s: float, case: Case, tick: BankTick, n_eligible: int, names: list[str], rank: NDArray[np.intp], acted: Acted
+    ) -> None:
+        wanted = np.flatnonzero(case.wanted & ~self.away)
+        share = case.failures[wanted] / np.maximum(case.total[wanted], 1)
+        worst_first = wanted[np.lexsort((rank[wanted], -share, ~case.hard[wanted]))]
+        for node in worst_first.tolist():
+            record = self.records.get(node) or BreakerRecord(subject=names[node])
+            if not breaker.may_trip(record, t_s, self.policy.breaker):
+                continue
+            held = caps.may_open(self.caps, t_s, n_eligible, int(self.away.sum()), self.policy.caps)
+            if held:
+                acted.capped[node] = held
+                continue
+            record = breaker.move(record, "trip", t_s, self.policy.breaker, grace_s=self.grace_s)
+            self.caps = caps.after_open(self.caps, t_s)
+            reason = reason_of(case, tick, node, names[node], self.policy)
+            if record.latched:
+                n, window_s = len(record.trips_s), self.policy.breaker.flap_window_s
+                reason += f"; open for the {n}th time in {window_s:g} s, kept open for {self.policy.breaker.latch_s:g} s"
+            evidence = {"cause": "trip", **evidence_of(case, tick, node, self.policy), "nodes": n_eligible}
+            self._commit(t_s, node, record, reason, evidence, acted)
+
+    def _commit(self, t_s: float, node: int, record: BreakerRecord, reason: str, evidence: dict[str, Any], acted: Acted) -> None:
+        self.records[node] = record
+        self.away[node] = record.state not in breaker.CLOSED_STATES
+        self.seq += 1
+        if record.state in ("OPEN", "HALF_OPEN"):
+            evidence["streak"] = record.streak
+        acted.decisions.append(
+            Decision(
+                t=t_s,
+                pool=self.pool,
+                scope="node",
+                subject=record.subject,
+                state=record.state,
+                version=(self.generation, self.epoch, self.seq),
+                tx=tx_of(self.pool, "node", record.subject, record.state, t_s, self.policy_version, evidence),
+                action="none" if record.state == "CLOSED" else "eject",
+                admit_ratio=1.0 if record.state == "CLOSED" else 0.0,
+                reason=reason,
+                mode=self.policy.mode,
+                latched=record.latched,
+                not_after=breaker.not_after_s(record, self.policy.breaker, self.grace_s),
+                policy_version=self.policy_version,
+                window_end=t_s,
+                evidence=evidence,
+            )
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """State for a snapshot."""
+        records = [[node, msgspec.structs.asdict(record)] for node, record in sorted(self.records.items())]
+        return {
+            "seq": self.seq, "records": records, "caps": msgspec.structs.asdict(self.caps), "n": len(self.away),
+            "marked": self.marked_probes,
+        }  # fmt: skip
+
+    def load(self, raw: dict[str, Any]) -> None:
+        """What `dump` wrote."""
+        self.seq, self.marked_probes = raw["seq"], raw["marked"]
+        self.records = {node: msgspec.convert(record, BreakerRecord) for node, record in raw["records"]}
+        self.caps = msgspec.convert(raw["caps"], CapState)
+        self.away = np.zeros(raw["n"], np.bool_)
+        for node, record in self.records.items():
+            self.away[node] = record.state not in breaker.CLOSED_STATES

@@ -1,0 +1,204 @@
+"""Findings: what a person should hear about a pool, once per episode.
+
+An episode begins when its condition holds for `breach_ticks` ticks and ends when it did not for `unfreeze_s`; only its
+beginning is told. Who drifted decides the word: one node alone is its own fault; half the pool together is the fleet's, or the
+deploy's that came just before, or the workload's when another mix of requests explains more than the service does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.bank import LEARNING, BankTick
+from detectors.burn import PAIRS, BurnRates
+from schemas.batch import LATENCY_SLIS
+from schemas.policy import PoolPolicy
+from schemas.results import Finding
+from streams.judge.deploys import Deploys
+from streams.judge.reasons import digits, evidence_of
+from streams.judge.rules import Case
+
+__all__ = ["Findings"]
+
+FLEET_SHARE = 0.5  # of the comparable nodes in alarm: it is not the nodes
+UNIT_JUMP_NATS = math.log(100.0)  # a hundredfold shift of most nodes at once is a unit or a clock, not a service
+Key = tuple[str, int, str]  # finding, node (-1: the pool), detail
+
+
+class Findings:
+    """Episodes of one pool.
+
+    Args:
+        pool: Name.
+        policy: Of the pool.
+    """
+
+    def __init__(self, pool: str, policy: PoolPolicy) -> None:
+        self.pool, self.policy = pool, policy
+        self.streak: dict[Key, int] = {}
+        self.told: dict[Key, float] = {}  # key to when its condition last held
+        self._out: list[tuple[Key, Finding]] = []
+        self._held: set[Key] = set()
+
+    def drift(
+        self, t_s: float, tick: BankTick, case: Case, eligible: NDArray[np.bool_], deploys: Deploys, names: list[str],
+        rank: NDArray[np.intp],
+    ) -> None:  # fmt: skip
+        """Findings from drift: of nodes, of the fleet, of the workload."""
+        pool = tick if tick.pool is None else tick.pool
+        known = tick.enough & (tick.baseline != LEARNING) & eligible[:, None]
+        fleet = self._shared(tick.alarm, known)
+        if not tick.alarm.any():  # many quiet nodes: together they say what none can alone
+            fleet |= pool.alarm[0] & (known.sum(axis=0) < 2)
+        if pool.mix_alarm.any():
+            s = int(np.argmax(np.nan_to_num(pool.kl_mix_nats[0], nan=-1.0)))
+            evidence = {
+                "kl_mix_nats": digits(float(pool.kl_mix_nats[0, s])),
+                "kl_service_nats": _digits(pool.kl_service_nats[0, s]),
+            }
+            self._hold(t_s, ("workload_shift", -1, ""), "workload_shift", None, evidence)
+        if fleet.any():
+            self._fleet(t_s, tick, known, fleet, deploys)
+        self._nodes(t_s, tick, case, fleet, deploys, names, rank)
+        faster = self._shared(tick.improved, known)
+        if faster.any():
+            self._hold(t_s, ("improvement", -1, ""), "improvement", None, {"series": _names(faster)})
+        for node in np.flatnonzero((tick.improved & ~faster).any(axis=1)).tolist():
+            mine = {"series": _names(tick.improved[node] & ~faster)}
+            self._hold(t_s, ("improvement", node, ""), "improvement", names[node], mine)
+
+    def actions(
+        self, t_s: float, frozen: str | None, frozen_evidence: dict[str, Any], capped: dict[int, str], names: list[str]
+    ) -> None:
+        """Findings about what was not done: opens frozen or capped."""
+        if frozen is not None:
+            self._hold(t_s, ("frozen", -1, frozen), "frozen", None, {"cause": frozen, **frozen_evidence}, ticks=1)
+            return
+        for node, why in capped.items():
+            self._hold(t_s, ("capped", node, ""), "capped", names[node], {"why": why}, ticks=1)
+
+    def foreign_kv(self, t_s: float, nodes: NDArray[np.intp], counts: NDArray[np.int64], names: list[str]) -> None:
+        """Zero tolerance: a request answered from a KV slot that was not its own."""
+        for node in nodes.tolist():
+            evidence = {"requests": int(counts[node])}
+            key = ("root_cause", node, "kv")
+            self._hold(t_s, key, "root_cause", names[node], evidence, ticks=1, cause="kv_cache_contamination", score=1.0)
+
+    def burn(self, t_s: float, rates: BurnRates, slis: Sequence[str]) -> None:
+        """Error budgets that are spent too fast; the fastest pair that fires speaks for its SLO."""
+        for s, sli in enumerate(slis):
+            firing = np.flatnonzero(rates.fires[:, s])
+            if len(firing) == 0:
+                continue
+            p = int(firing[0])
+            pair = PAIRS[p]
+            evidence = {
+                "sli": sli, "factor": pair.factor, "long_s": pair.long_s, "short_s": pair.short_s,
+                "burn_long": digits(float(rates.long[p, s])), "burn_short": digits(float(rates.short[p, s])),
+                "requests": int(rates.total[p, s]), "bad": int(rates.bad[p, s]),
+            }  # fmt: skip
+            for k in firing.tolist():
+                key = ("slo_burn", -1, f"{sli}/{PAIRS[k].factor:g}")
+                self._hold(t_s, key, "slo_burn", None, evidence, ticks=1, quiet=k != p)
+
+    def clocks(self, t_s: float, nodes: dict[str, int], index: dict[str, int]) -> None:
+        """Nodes most of whose events are refused for their time: their clock is wrong, not their service."""
+        for name, refused in sorted(nodes.items()):
+            key = ("telemetry_fault", index[name], "clock")
+            self._hold(t_s, key, "telemetry_fault", name, {"why": "timestamps late or ahead", "refused": refused}, ticks=1)
+
+    def close(self, t_s: float) -> list[Finding]:
+        """Findings of this tick, sorted; conditions that did not hold lose their streak."""
+        self.streak = {key: n for key, n in self.streak.items() if key in self._held}
+        over_s = t_s - self.policy.caps.unfreeze_s
+        self.told = {key: last for key, last in self.told.items() if last > over_s}
+        out = [f for _, f in sorted(self._out, key=lambda kf: (kf[1].finding, kf[1].node or "", kf[0][2]))]
+        self._out, self._held = [], set()
+        return out
+
+    def _shared(self, alarm: NDArray[np.bool_], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """SLIs in which at least half of the comparable nodes, and two of them, are in alarm, (4,)."""
+        hit = (alarm & known).sum(axis=0)
+        shared: NDArray[np.bool_] = (hit >= 2) & (hit >= FLEET_SHARE * known.sum(axis=0))
+        return shared
+
+    def _fleet(self, t_s: float, tick: BankTick, known: NDArray[np.bool_], fleet: NDArray[np.bool_], deploys: Deploys) -> None:
+        s, pool = int(np.flatnonzero(fleet)[0]), tick if tick.pool is None else tick.pool
+        shift = float(np.median(tick.shift_nats[known[:, s], s])) if known[:, s].any() else float(pool.shift_nats[0, s])
+        evidence: dict[str, Any] = {
+            "series": _names(fleet), "nodes": int(known[:, s].sum()), "in_alarm": int((tick.alarm & known)[:, s].sum()),
+            "median_slowdown": _digits(math.exp(min(shift, 20.0))),
+        }  # fmt: skip
+        if abs(shift) > UNIT_JUMP_NATS:
+            self._hold(t_s, ("telemetry_fault", -1, "unit"), "telemetry_fault", None, {"why": "unit or clock", **evidence})
+            return
+        if pool.mix_alarm[0, s] and not pool.kl_service_nats[0, s] > pool.kl_mix_nats[0, s]:
+            return  # the mix explains it, and that was said
+        deploy = deploys.before(t_s, None)
+        word = self._word("fleet_degradation", -1, deploy is not None)
+        if deploy is not None:
+            evidence |= {"deploy": deploy.what, "deployed_s_ago": digits(t_s - deploy.t_s)}
+        self._hold(t_s, (word, -1, ""), word, None, evidence)
+
+    def _nodes(
+        self, t_s: float, tick: BankTick, case: Case, fleet: NDArray[np.bool_], deploys: Deploys, names: list[str],
+        rank: NDArray[np.intp],
+    ) -> None:  # fmt: skip
+        alone = case.own | (tick.alarm & ~fleet)
+        nodes = np.flatnonzero(alone.any(axis=1) | case.error_own)
+        for node in nodes[np.argsort(rank[nodes])].tolist():
+            deploy = deploys.before(t_s, names[node])
+            word = self._word("node_degradation", node, deploy is not None)
+            key = (word, node, "")
+            if key in self.told:  # an episode under way: spare the sentence
+                self._hold(t_s, key, word, names[node], {})
+                continue
+            evidence = evidence_of(case, tick, node, self.policy)
+            if deploy is not None:
+                evidence |= {"deploy": deploy.what, "deployed_s_ago": digits(t_s - deploy.t_s)}
+            self._hold(t_s, key, word, names[node], evidence)
+
+    def _word(self, word: str, node: int, deployed: bool) -> str:
+        """What began as a deploy's regression stays one when its watch is over."""
+        return "deploy_regression" if deployed or ("deploy_regression", node, "") in self.told else word
+
+    def _hold(
+        self, t_s: float, key: Key, word: str, node: str | None, evidence: dict[str, Any], *, ticks: int | None = None,
+        quiet: bool = False, cause: str | None = None, score: float | None = None,
+    ) -> None:  # fmt: skip
+        """The condition of `key` holds in this tick."""
+        self._held.add(key)
+        n = self.streak[key] = self.streak.get(key, 0) + 1
+        if key in self.told:
+            self.told[key] = t_s
+        elif n >= (self.policy.breaker.breach_ticks if ticks is None else ticks):
+            self.told[key] = t_s
+            if not quiet:
+                finding = Finding(t=t_s, pool=self.pool, finding=word, node=node, cause=cause, score=score, evidence=evidence)
+                self._out.append((key, finding))
+
+    def dump(self) -> dict[str, Any]:
+        """State for a snapshot."""
+        return {"streak": list(self.streak.items()), "told": list(self.told.items())}
+
+    def load(self, raw: dict[str, Any]) -> None:
+        """What `dump` wrote."""
+        self.streak = {_key(key): n for key, n in raw["streak"]}
+        self.told = {_key(key): last for key, last in raw["told"]}
+
+
+def _key(raw: list[Any]) -> Key:
+    return (raw[0], raw[1], raw[2])
+
+
+def _names(series: NDArray[np.bool_]) -> list[str]:
+    return [LATENCY_SLIS[s] for s in np.flatnonzero(series)]
+
+
+def _digits(value: float) -> float | None:
+    return digits(float(value))

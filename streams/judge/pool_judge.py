@@ -1,0 +1,254 @@
+"""The judge of one pool: requests and state events in, closed ticks out. No I/O, no clock of its own, no randomness.
+
+The same events give the same results whatever their framing: requests are put into ticks by event time, ticks close when the
+pool's clock has passed them by the lateness, and everything that looks at a tick sees its whole content.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.batch import RequestBatch
+from schemas.policy import PoolPolicy
+from schemas.telemetry import DeployEvent, to_ns
+from streams.judge.clock import Taken, VoteClock
+from streams.judge.events import EventSlots, StateEvent
+from streams.judge.registry import UNKNOWN, Registry
+from streams.judge.results import TickOutput
+from streams.judge.rows import Rows, adapter_keys
+from streams.judge.slots import MAX_WAITING_ROWS, Slots
+from streams.judge.snapshot import dump_judge, load_judge
+from streams.judge.ticker import Ticker
+
+__all__ = ["PoolJudge"]
+
+QUIET_S = 3600.0
+"""After this long without any event, ticks are skipped up to the next one that has some."""
+
+
+class PoolJudge:
+    """State of one pool.
+
+    Args:
+        pool: Name.
+        policy: Its settings.
+        policy_version: Stamped on decisions.
+        epoch, generation: First parts of the version of each decision; the epoch is the owner's.
+
+    Attributes:
+        rejected: Events refused so far, by reason.
+        late: Events that came after their tick was closed, so far.
+    """
+
+    def __init__(self, pool: str, policy: PoolPolicy, *, policy_version: str, epoch: int = 0, generation: int = 1) -> None:
+        self.pool, self.policy = pool, policy
+        self.tick_ns = round(policy.tick_s * 1e9)
+        self.rejected: Counter[str] = Counter()
+        self.registry = Registry(policy.inventory)
+        self.ticker = Ticker(pool, policy, policy_version, epoch, generation, self.registry)
+        self.slots = Slots(policy, self.ticker.ingest)
+        self.events = EventSlots(self.tick_ns, policy.health)
+        lateness_ns = round(policy.lateness_s * 1e9)
+        self.silence_ns = round(policy.health.stale_after_s * 1e9) + lateness_ns
+        self.row_clock = VoteClock(self.tick_ns, lateness_ns, self.silence_ns)
+        self.event_clock = VoteClock(self.tick_ns, lateness_ns, self.silence_ns)
+        self.next_slot: int | None = None
+        self.quiet = 0
+        self.waiting: list[Rows] = []
+        self._batches: list[RequestBatch] = []
+        self._staged: list[StateEvent] = []
+        self._adapters: dict[str, int] = {}
+        self._out: list[TickOutput] = []
+        self._told: Counter[str] = Counter()
+
+    @property
+    def late(self) -> int:
+        """Events that came after their tick was closed, so far."""
+        return self.rejected["late"]
+
+    @property
+    def clock_ns(self) -> int | None:
+        """Event time of the pool, Unix ns; None before the first events are believed."""
+        return self.row_clock.now_ns
+
+    def requests(self, batch: RequestBatch) -> None:
+        """Requests in arrival order, with believable values (`streams.framing.valid_rows`)."""
+        if len(batch):
+            self._batches.append(batch)
+
+    def event(self, event: StateEvent) -> None:
+        """One state event."""
+        self._staged.append(event)
+
+    def advance(self) -> list[TickOutput]:
+        """Close every tick that the clock has passed by the lateness."""
+        self._absorb()
+        return self._take_out()
+
+    def idle(self, now_ns: int) -> list[TickOutput]:
+        """Nothing arrives any more, and it is `now_ns`: time goes on without events."""
+        self._absorb()
+        self._settle(self.row_clock.push(now_ns))
+        return self._take_out()
+
+    def finish(self) -> list[TickOutput]:
+        """The input ends: close all ticks up to the last event that is believed."""
+        self._absorb()
+        while (rest := self.row_clock.believe_rest()).released:
+            self._settle(rest)
+        for last in (self.row_clock.last(), self.event_clock.last()):
+            if last is not None:
+                self._settle(self.row_clock.push(last))
+        self._refuse_waiting()
+        if self.row_clock.now_ns is not None:
+            self._close_up_to(self.row_clock.now_ns // self.tick_ns + 1)
+        return self._take_out()
+
+    def snapshot(self) -> bytes:
+        """The whole state; call it after `advance`.
+
+        Raises:
+            ValueError: If events or results wait that no call of `advance` took yet.
+        """
+        if self._batches or self._staged or self._out:
+            raise ValueError("snapshot() before advance(): events or results would be lost")
+        if self.next_slot is not None:
+            self.slots.fold(self.next_slot, self.ticker.breakers.away)
+        return dump_judge(self)
+
+    @classmethod
+    def restore(cls, raw: bytes, policy: PoolPolicy, *, policy_version: str, epoch: int = 0, generation: int = 1) -> PoolJudge:
+        """The judge that `snapshot` wrote, under an owner of its own epoch.
+
+        Raises:
+            ValueError: If the bytes are no snapshot, or were made with ticks of another length.
+        """
+        return load_judge(raw, lambda pool: cls(pool, policy, policy_version=policy_version, epoch=epoch, generation=generation))
+
+    def grow(self) -> None:
+        """Make room for nodes that were numbered since."""
+        n = len(self.registry.names)
+        if n > len(self.row_clock.high):
+            self.registry.sort()
+            self.row_clock.grow(n)
+            self.event_clock.grow(n)
+            self.slots.n_nodes = n
+            self.ticker.grow(n)
+
+    def _absorb(self) -> None:
+        batches, self._batches = self._batches, []
+        staged, self._staged = self._staged, []
+        parts = []
+        for batch in batches:
+            node = self.registry.numbers(batch.nodes, batch.node)
+            rows = Rows.of_batch(batch, node, adapter_keys(batch, self._adapters))
+            known = node != UNKNOWN
+            if not known.all():
+                self._reject("unknown_node", int(len(known) - known.sum()))
+                rows = rows.take(known)
+            parts.append(rows)
+        numbers = [self.registry.number(e.node) if e.node is not None else -1 for e in staged]
+        self.grow()
+        self._stage_events(staged, numbers)
+        if parts:
+            self._feed(Rows.concat(parts))
+        if self.event_clock.now_ns is not None:
+            self._settle(self.row_clock.push(self.event_clock.now_ns - self.silence_ns))
+        if self.row_clock.now_ns is not None and (wild := self.events.drop_wild(self.row_clock.now_ns)):
+            self._reject("future", wild)
+
+    def _stage_events(self, staged: list[StateEvent], numbers: list[int]) -> None:
+        """Put state events into their ticks before any tick is closed: a batch may bring them behind later requests."""
+        nodes, times = [], []
+        for event, number in zip(staged, numbers, strict=True):
+            ts_ns = to_ns(event.ts)
+            if number == UNKNOWN and not isinstance(event, DeployEvent):
+                self._reject("unknown_node", 1)
+                continue
+            if self.next_slot is not None and ts_ns // self.tick_ns < self.next_slot:
+                self._reject("late", 1)
+                continue
+            if not self.events.add(number, ts_ns, event):
+                self._reject("future", 1)
+                continue
+            if not isinstance(event, DeployEvent):
+                nodes.append(number)
+                times.append(ts_ns)
+        node, ts = np.array(nodes, np.uint32), np.array(times, np.int64)
+        while len(ts):
+            n = self.event_clock.take(node, ts).n
+            node, ts = node[n:], ts[n:]
+
+    def _feed(self, rows: Rows) -> None:
+        """Requests through the clock into their ticks; ticks are closed on the way, where the clock moves."""
+        while len(rows):
+            taken = self.row_clock.take(rows.node, rows.ts_ns)
+            piece, rows = rows.take(slice(0, taken.n)), rows.take(slice(taken.n, None))
+            self._sort_in(piece, taken)
+            if taken.refuted:
+                self._refuse_waiting()
+            if taken.released:
+                rows = Rows.concat([*self.waiting, rows])
+                self.waiting = []
+            self._close_up_to(self.row_clock.first_open_slot())
+
+    def _sort_in(self, piece: Rows, taken: Taken) -> None:
+        out: NDArray[np.bool_] | None = None
+        if taken.late is not None:
+            out = taken.late
+            self._reject("late", int(out.sum()))
+            self.ticker.refused[: len(self.registry.names)] += np.bincount(piece.node[out], minlength=len(self.registry.names))
+        if taken.waits is not None:
+            self.waiting.append(piece.take(taken.waits))
+            out = taken.waits if out is None else out | taken.waits
+        self.slots.add(piece if out is None else piece.take(~out))
+        if self.slots.n_waiting > MAX_WAITING_ROWS and self.next_slot is not None:
+            self.slots.fold(self.next_slot, self.ticker.breakers.away)
+
+    def _settle(self, taken: Taken) -> None:
+        """The clock was pushed."""
+        if taken.refuted:
+            self._refuse_waiting()
+        if taken.released and self.waiting:  # they are given again under the clock they set
+            rows, self.waiting = Rows.concat(self.waiting), []
+            self._feed(rows)
+        self._close_up_to(self.row_clock.first_open_slot())
+
+    def _refuse_waiting(self) -> None:
+        for rows in self.waiting:
+            self._reject("future", len(rows))
+            self.ticker.refused += np.bincount(rows.node, minlength=len(self.ticker.refused))
+        self.waiting = []
+
+    def _close_up_to(self, first_open: int | None) -> None:
+        if first_open is None:
+            return
+        if self.next_slot is None:
+            self.next_slot = first_open
+        while self.next_slot < first_open:
+            slot = self.next_slot
+            if self.quiet * self.policy.tick_s >= QUIET_S:
+                coming = [s for s in (*self.slots.open, *self.events.open) if s >= slot]
+                slot = min([first_open, *coming])
+                if slot > self.next_slot:
+                    self.ticker.skip()
+                    self.next_slot = slot
+                    self.quiet = 0
+                    continue
+            self.quiet = 0 if slot in self.slots.open or slot in self.events.open else self.quiet + 1
+            self.next_slot = slot + 1
+            self.events.close(slot, self.ticker.health, self.ticker.deploys)
+            out = self.ticker.close(slot, self.slots.close(slot, self.ticker.breakers.away))
+            out.rejected = dict(self.rejected - self._told)
+            self._told = self.rejected.copy()
+            self._out.append(out)
+
+    def _reject(self, reason: str, count: int) -> None:
+        self.rejected[reason] += count
+
+    def _take_out(self) -> list[TickOutput]:
+        out, self._out = self._out, []
+        return out

@@ -1,0 +1,88 @@
+"""Why a decision was taken: a sentence with numbers for people, and the same numbers as evidence."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from detectors.bank import BankTick
+from schemas.batch import LATENCY_SLIS
+from schemas.policy import PoolPolicy
+from streams.judge.rules import Case
+
+__all__ = ["digits", "evidence_of", "reason_of", "tx_of"]
+
+
+def digits(value: float) -> float | None:
+    """Six significant digits, None for NaN and infinities: equal evidence is equal bytes."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def evidence_of(case: Case, tick: BankTick, node: int, policy: PoolPolicy) -> dict[str, Any]:
+    """Scores, thresholds, counts and the window behind a decision about a node."""
+    out: dict[str, Any] = {
+        "window_s": policy.breaker.failure_window_s,
+        "requests": int(case.total[node]),
+        "failures": int(case.failures[node]),
+        "errors": int(case.errors[node]),
+    }
+    hard = [
+        word
+        for word, mask in (("stalled", case.stalled), ("fatal_xid", case.fatal), ("kv_mismatch", case.foreign_kv))
+        if mask[node]
+    ]
+    if hard:
+        out["hard_fault"] = hard
+    series = {}
+    for s in np.flatnonzero(case.series_alarm[node]):
+        name = LATENCY_SLIS[s]
+        series[name] = {
+            "log_evidence": digits(float(tick.log_evidence[node, s])),
+            "log_threshold": digits(float(tick.log_threshold[node, s])),
+            "slowdown": digits(math.exp(float(tick.shift_nats[node, s]))) if math.isfinite(tick.shift_nats[node, s]) else None,
+            "kl_service_nats": digits(float(tick.kl_service_nats[node, s])),
+            "p999_s": digits(float(tick.p999_s[node, s])),
+            "threshold_s": digits(float(tick.threshold_s[node, s])),
+            "tail_above": bool(tick.tail_above[node, s]),
+            "slo_s": policy.slo[name].threshold if name in policy.slo else None,
+            "own_fault": bool(case.own[node, s]),
+        }
+    if series:
+        out["series"] = series
+    if case.error_alarm[node]:
+        out["error_ratio_alarm"] = True
+    return out
+
+
+def reason_of(case: Case, tick: BankTick, node: int, name: str, policy: PoolPolicy) -> str:
+    """One sentence that says why the node is at fault."""
+    if case.stalled[node]:
+        return f"{name} has requests running and generated no token for {policy.health.stalled_after_s:g} s"
+    if case.fatal[node]:
+        return f"{name} reported a fatal XID"
+    if case.foreign_kv[node]:
+        return f"{name} answered from a KV slot that was not the request's own"
+    parts = []
+    own = case.own[node] if case.own[node].any() else case.series_alarm[node]
+    if own.any():
+        slowdown = np.where(own, np.nan_to_num(tick.shift_nats[node], nan=-9.0), -np.inf)
+        s = int(np.argmax(slowdown))
+        parts.append(f"{LATENCY_SLIS[s]} is {math.exp(min(slowdown[s], 20.0)):.2f} times its baseline and its peers are not")
+    if case.error_alarm[node]:
+        parts.append(f"{case.errors[node]} of {case.total[node]} requests ended in an error of the node")
+    why = " and ".join(parts) or "evidence holds"
+    counts = f"{case.failures[node]} of {case.total[node]} requests"
+    return f"{name}: {why}; {counts} failed or missed their SLO in {policy.breaker.failure_window_s:g} s"
+
+
+def tx_of(
+    pool: str, scope: str, subject: str, state: str, window_end_s: float, policy_version: str, evidence: dict[str, Any]
+) -> str:
+    """Identity of a decision: the same evidence gives the same one, whoever computes it, whenever."""
+    digest = hashlib.sha256(msgspec.json.encode(evidence, order="sorted")).hexdigest()
+    parts = [pool, scope, subject, state, f"{window_end_s:.3f}", policy_version, digest]
+    return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]

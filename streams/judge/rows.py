@@ -1,0 +1,94 @@
+"""Finished requests inside the judge: the columns it needs, with nodes numbered as the pool numbers them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.batch import NO_CODE, RequestBatch
+from streams.framing import stable_key
+
+__all__ = ["Rows", "adapter_keys"]
+
+_COLUMNS: dict[str, type[np.generic]] = {
+    "node": np.uint32,
+    "ts_ns": np.int64,
+    "outcome": np.uint8,
+    "prompt_tokens": np.uint32,
+    "cached_tokens": np.uint32,
+    "output_tokens": np.uint32,
+    "adapter_key": np.uint32,
+    "probe": np.int8,
+    "kv_mismatch": np.bool_,
+}
+
+
+@dataclass(slots=True)
+class Rows:
+    """`n` requests in arrival order; columns as in `RequestBatch`, `node` is the pool's node index, `adapter_key` a stable
+    hash (0 = none).
+    """
+
+    node: NDArray[np.uint32]
+    ts_ns: NDArray[np.int64]
+    outcome: NDArray[np.uint8]
+    prompt_tokens: NDArray[np.uint32]
+    cached_tokens: NDArray[np.uint32]
+    output_tokens: NDArray[np.uint32]
+    adapter_key: NDArray[np.uint32]
+    probe: NDArray[np.int8]
+    kv_mismatch: NDArray[np.bool_]
+    latency_s: NDArray[np.float32]
+    """(4, n)."""
+
+    def __len__(self) -> int:
+        return len(self.ts_ns)
+
+    def take(self, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Rows:
+        """The chosen rows."""
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return Rows(**columns, latency_s=self.latency_s[:, rows])
+
+    @classmethod
+    def of_batch(cls, batch: RequestBatch, node: NDArray[np.uint32], adapter_key: NDArray[np.uint32]) -> Rows:
+        """Rows of `batch` with the pool's node numbers and adapter keys."""
+        return cls(
+            node, batch.ts_ns, batch.outcome, batch.prompt_tokens, batch.cached_tokens, batch.output_tokens, adapter_key,
+            batch.probe, batch.kv_mismatch, batch.latency_s,
+        )  # fmt: skip
+
+    @classmethod
+    def concat(cls, parts: Sequence[Rows]) -> Rows:
+        """All rows of `parts`, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+        return cls(**columns, latency_s=np.concatenate([part.latency_s for part in parts], axis=1))
+
+    def dump(self) -> dict[str, bytes]:
+        """Columns as bytes, for a snapshot."""
+        return {name: np.ascontiguousarray(getattr(self, name)).tobytes() for name in (*_COLUMNS, "latency_s")}
+
+    @classmethod
+    def load(cls, raw: dict[str, bytes]) -> Rows:
+        """What `dump` wrote."""
+        columns = {name: np.frombuffer(raw[name], dtype) for name, dtype in _COLUMNS.items()}
+        return cls(**columns, latency_s=np.frombuffer(raw["latency_s"], np.float32).reshape(4, -1))
+
+
+def adapter_keys(batch: RequestBatch, cache: dict[str, int]) -> NDArray[np.uint32]:
+    """Stable key of the adapter of each row, uint32 (n,); 0 where there is none."""
+    if not batch.adapters:
+        return np.zeros(len(batch), np.uint32)
+    if len(cache) > 100_000:
+        cache.clear()
+    table = np.zeros(len(batch.adapters) + 1, np.uint32)
+    for i, word in enumerate(batch.adapters):
+        key = cache.get(word)
+        if key is None:
+            key = cache[word] = stable_key(word)
+        table[i] = key
+    return table[np.where(batch.adapter == NO_CODE, np.uint32(len(batch.adapters)), batch.adapter)]

@@ -1,0 +1,163 @@
+"""When a node should lose its traffic: evidence, hurt users, and a fault that is the node's own. Caps come after this.
+
+All three must hold, for latency and for error ratios alike:
+
+* *evidence*: a calibrated alarm for `breach_ticks` ticks in a row;
+* *hurt*: more than `min_failures` failures in the failure window, and `min_failure_ratio` of at least `min_requests` requests
+  (a failure is an outcome against the node, or a request beyond its contractual SLO);
+* *own fault*: its peers do not drift with it.
+
+Hard faults (a stall, a fatal XID, a foreign KV slot) need no statistics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import health
+from detectors.bank import LEARNING, BankTick
+from detectors.health import HealthTick
+from detectors.peers import ratio_of_others, stands_out
+from schemas.policy import PoolPolicy
+from streams.judge.slots import ERRORS, FAILURES, KV, TOTAL, Slot
+
+__all__ = ["Case", "FailureWindow", "Rules"]
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+_KEPT = (TOTAL, ERRORS, FAILURES, KV)
+_TOTAL, _ERRORS, _FAILURES, _KV = range(4)
+
+
+class FailureWindow:
+    """Sums over the last `failure_window_s` of requests that count, outcomes against the node, failures, foreign KV slots."""
+
+    def __init__(self, policy: PoolPolicy) -> None:
+        self.length = max(1, round(policy.breaker.failure_window_s / policy.tick_s))
+        self.ring = np.zeros((self.length, len(_KEPT), 0), np.int64)
+        self.sums = np.zeros((len(_KEPT), 0), np.int64)
+        self.at = 0
+
+    def grow(self, n: int) -> None:
+        """Make room for `n` nodes."""
+        more = n - self.sums.shape[1]
+        self.ring = np.concatenate([self.ring, np.zeros((*self.ring.shape[:2], more), np.int64)], axis=2)
+        self.sums = np.concatenate([self.sums, np.zeros((len(_KEPT), more), np.int64)], axis=1)
+
+    def add(self, counts: Ints) -> None:
+        """The counts of one tick, (6, N)."""
+        new = counts[_KEPT, :]
+        self.sums += new - self.ring[self.at]
+        self.ring[self.at] = new
+        self.at = (self.at + 1) % self.length
+
+    def forget(self, nodes: Bools | None = None) -> None:
+        """Drop what is known of `nodes`, or of all."""
+        which = slice(None) if nodes is None else nodes
+        self.ring[:, :, which] = 0
+        self.sums[:, which] = 0
+
+
+@dataclass(slots=True)
+class Case:
+    """What speaks for opening, at the end of one tick; arrays (N,) unless said.
+
+    Attributes:
+        total, errors, failures: Of the failure window.
+        series_alarm: Latency series in alarm, (N, 4); `own`: those whose peers do not drift with them.
+        error_alarm: The error ratio rose; `error_own`: that of the peers did not.
+        evidence: Evidence held long enough. `hurt`: users are hurt. `hard`: a hard fault.
+        bad: Meets the open condition, whoever's fault it is. `wanted`: should be opened.
+    """
+
+    total: Ints
+    errors: Ints
+    failures: Ints
+    series_alarm: Bools
+    own: Bools
+    error_alarm: Bools
+    error_own: Bools
+    evidence: Bools
+    hurt: Bools
+    stalled: Bools
+    fatal: Bools
+    foreign_kv: Bools
+    hard: Bools
+    bad: Bools
+    wanted: Bools
+
+
+class Rules:
+    """The open condition of one pool, tick after tick.
+
+    Args:
+        policy: Of the pool.
+    """
+
+    def __init__(self, policy: PoolPolicy) -> None:
+        self.policy = policy
+        self.window = FailureWindow(policy)
+        self.breach = np.empty(0, np.int64)
+
+    def grow(self, n: int) -> None:
+        """Make room for `n` nodes."""
+        self.window.grow(n)
+        self.breach = np.append(self.breach, np.zeros(n - len(self.breach), np.int64))
+
+    def judge(self, slot: Slot, tick: BankTick, error_alarm: Bools, node_health: HealthTick, eligible: Bools) -> Case:
+        """The case of every node at the end of a tick."""
+        rules, caps = self.policy.breaker, self.policy.caps
+        self.window.add(slot.counts)
+        total, errors, failures, kv = self.window.sums
+        known = tick.enough & (tick.baseline != LEARNING) & eligible[:, None]
+        own = tick.alarm
+        if own.any():
+            own = stands_out(
+                tick.shift_nats, known, tick.alarm, shared_ratio=caps.freeze_share,
+                wobble_nats=self.policy.detection.wobble_floor_ratio,
+            )  # fmt: skip
+        error_own = error_alarm
+        if error_alarm.any():
+            others = ratio_of_others(errors, total, eligible)
+            error_own = error_alarm & (others < 0.5 * errors / np.maximum(total, 1))
+        alarmed = tick.alarm.any(axis=1) | error_alarm
+        self.breach = np.where(alarmed, self.breach + 1, 0)
+        evidence = self.breach >= rules.breach_ticks
+        hurt = (failures > rules.min_failures) & (failures >= rules.min_failure_ratio * total) & (total >= rules.min_requests)
+        stalled, foreign_kv = node_health.code == health.STALLED, kv > 0
+        hard = (stalled | node_health.fatal | foreign_kv) & eligible
+        meets = evidence & hurt & eligible
+        wanted = hard | (meets & (own.any(axis=1) | error_own))
+        return Case(
+            total.copy(), errors.copy(), failures.copy(), tick.alarm, own, error_alarm, error_own, evidence, hurt, stalled,
+            node_health.fatal, foreign_kv, hard, hard | meets, wanted,
+        )  # fmt: skip
+
+    def forget(self, nodes: Bools) -> None:
+        """A breaker closed: what went before counts no more."""
+        self.window.forget(nodes)
+        self.breach[nodes] = 0
+
+    def dump(self) -> dict[str, Any]:
+        """State for a snapshot."""
+        w = self.window
+        return {
+            "n": len(self.breach),
+            "breach": self.breach.tobytes(),
+            "ring": w.ring.tobytes(),
+            "sums": w.sums.tobytes(),
+            "at": w.at,
+        }
+
+    def load(self, raw: dict[str, Any]) -> None:
+        """What `dump` wrote."""
+        n, w = raw["n"], self.window
+        self.breach = np.frombuffer(raw["breach"], np.int64).copy()
+        w.ring = np.frombuffer(raw["ring"], np.int64).reshape(w.length, len(_KEPT), n).copy()
+        w.sums = np.frombuffer(raw["sums"], np.int64).reshape(len(_KEPT), n).copy()
+        w.at = raw["at"]

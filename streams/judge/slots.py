@@ -1,0 +1,217 @@
+"""Open ticks: requests wait here by event time until the pool's clock closes their tick.
+
+A tick's content is the set of its requests, whatever order they came in. They wait as rows, so that a tick is folded into
+counts and histograms in one piece; when many wait, or a snapshot is taken, they are folded early and only the answers of
+nodes that are being probed stay as rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.batch import LATENCY_SLIS
+from schemas.outcome import COUNTS_AGAINST_NODE, Outcome
+from schemas.policy import PoolPolicy
+from streams.judge.rows import Rows
+
+__all__ = ["ASKED", "ERRORS", "FAILURES", "KV", "MAX_WAITING_ROWS", "PROBES_EXPLICIT", "TOTAL", "Slot", "Slots"]
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+ASKED, TOTAL, ERRORS, FAILURES, KV, PROBES_EXPLICIT = range(6)
+"""Rows of `Slot.counts`: requests of any outcome; those that say something about the node (good, or against it); outcomes
+against it; failures (those, or beyond a contractual SLO); foreign KV slots; requests marked as probes."""
+_N_COUNTS = 6
+
+MAX_WAITING_ROWS = 50_000
+_NEVER = np.iinfo(np.int64).min
+_AGAINST = np.zeros(256, np.bool_)
+_AGAINST[[int(o) for o in COUNTS_AGAINST_NODE]] = True
+_OK = int(Outcome.OK)
+_RAW = (("ts_ns", np.int64), ("node", np.uint32), ("bad", np.bool_), ("probe", np.bool_))
+
+Ingest = Callable[[int, Rows], None]
+
+
+@dataclass(slots=True)
+class Slot:
+    """One open tick.
+
+    Attributes:
+        waiting: Rows not folded yet.
+        counts: int64 (6, N), see the constants of this module.
+        asked_ns, served_ns: Last request, last good answer of each node, (N,); the least int64 for none.
+        slo_total, slo_bad: Requests of the pool that count for each SLO, and the bad ones, (S,).
+        raw: Answers of watched nodes, as columns `_RAW`.
+    """
+
+    n_slo: int
+    waiting: list[Rows] = field(default_factory=list)
+    counts: Ints = field(default_factory=lambda: np.zeros((_N_COUNTS, 0), np.int64))
+    asked_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    served_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    slo_total: Ints = field(init=False)
+    slo_bad: Ints = field(init=False)
+    raw: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.slo_total, self.slo_bad = np.zeros(self.n_slo, np.int64), np.zeros(self.n_slo, np.int64)
+
+    def grow(self, n: int) -> None:
+        """Make room for `n` nodes."""
+        more = n - len(self.asked_ns)
+        if more > 0:
+            self.counts = np.concatenate([self.counts, np.zeros((_N_COUNTS, more), np.int64)], axis=1)
+            self.asked_ns = np.append(self.asked_ns, np.full(more, _NEVER))
+            self.served_ns = np.append(self.served_ns, np.full(more, _NEVER))
+
+    def probes(self, node: int, budget_per_s: int, marked: bool) -> tuple[int, int]:
+        """Good and bad answers to probes of a half-open node: the requests marked as probes, or, where none ever is, the
+        first ones of each second up to the budget.
+        """
+        good = bad = 0
+        for ts_ns, nodes, failed, probe in self._joined_raw():
+            mine = nodes == node
+            if marked:
+                mine &= probe
+            ts_ns, failed = ts_ns[mine], failed[mine]
+            if not marked and len(ts_ns):
+                order = np.lexsort((~failed, ts_ns))  # of equal times the bad first: never lucky by order
+                second = ts_ns[order] // 10**9
+                start = np.searchsorted(second, second)
+                failed = failed[order][np.arange(len(order)) - start < budget_per_s]
+            bad += int(failed.sum())
+            good += int(len(failed) - failed.sum())
+        return good, bad
+
+    def _joined_raw(self) -> list[tuple[NDArray[Any], ...]]:
+        if len(self.raw) > 1:
+            self.raw = [tuple(np.concatenate(columns) for columns in zip(*self.raw, strict=True))]
+        return self.raw
+
+
+class Slots:
+    """All open ticks of a pool.
+
+    Args:
+        policy: Of the pool.
+        ingest: Takes the requests of a tick that were answered well, for the histograms.
+    """
+
+    def __init__(self, policy: PoolPolicy, ingest: Ingest) -> None:
+        self.tick_ns = round(policy.tick_s * 1e9)
+        self.slo = [(LATENCY_SLIS.index(name), np.float32(slo.threshold)) for name, slo in sorted(policy.slo.items())]
+        self.open: dict[int, Slot] = {}
+        self.n_waiting = 0
+        self.n_nodes = 0
+        # A node may be half-open when a tick is closed though it was not when the tick's rows came: then keep all answers.
+        self.keep_all = policy.lateness_s + 3 * policy.tick_s >= policy.breaker.open_s
+        self.depth = math.ceil(policy.lateness_s / policy.tick_s) + 3
+        """Ticks, from the first open one, that may be folded early."""
+        self._ingest = ingest
+
+    def add(self, rows: Rows) -> None:
+        """Put rows into their ticks; none belongs to a closed one."""
+        if len(rows) == 0:
+            return
+        slot = rows.ts_ns // self.tick_ns
+        low, high = int(slot.min()), int(slot.max())
+        self.n_waiting += len(rows)
+        if low == high:
+            self._slot(low).waiting.append(rows)
+            return
+        for number in np.unique(slot).tolist():
+            self._slot(number).waiting.append(rows.take(slot == number))
+
+    def fold(self, first_open: int, watched: Bools) -> None:
+        """Fold what waits in ticks near the clock into counts and histograms (before a snapshot, or when much waits)."""
+        for number, slot in self.open.items():
+            if first_open <= number < first_open + self.depth:
+                self._fold(number, slot, watched)
+
+    def close(self, number: int, watched: Bools) -> Slot:
+        """The folded tick `number`, which is open no more; empty when nothing came."""
+        slot = self.open.pop(number, None) or Slot(len(self.slo))
+        self._fold(number, slot, watched)
+        return slot
+
+    def _slot(self, number: int) -> Slot:
+        slot = self.open.get(number)
+        if slot is None:
+            slot = self.open[number] = Slot(len(self.slo))
+        return slot
+
+    def _fold(self, number: int, slot: Slot, watched: Bools) -> None:
+        slot.grow(self.n_nodes)
+        if not slot.waiting:
+            return
+        rows = Rows.concat(slot.waiting)
+        slot.waiting = []
+        self.n_waiting -= len(rows)
+        node, ok, against = rows.node, rows.outcome == _OK, _AGAINST[rows.outcome]
+        over = np.zeros(len(rows), np.bool_)
+        for s, (sli, threshold) in enumerate(self.slo):
+            beyond = rows.latency_s[sli] > threshold
+            beyond &= ok
+            over |= beyond
+            slot.slo_total[s] += int((ok & ~np.isnan(rows.latency_s[sli])).sum() + against.sum())
+            slot.slo_bad[s] += int(beyond.sum() + against.sum())
+        failed = against | over
+        counted = ok | against
+        n = self.n_nodes
+        slot.counts[ASKED] += np.bincount(node, minlength=n)
+        all_ok = bool(ok.all())
+        slot.counts[TOTAL] += np.bincount(node if all_ok else node[counted], minlength=n)
+        for row, mask in ((ERRORS, against), (FAILURES, failed), (KV, rows.kv_mismatch), (PROBES_EXPLICIT, rows.probe == 1)):
+            if mask.any():
+                slot.counts[row] += np.bincount(node[mask], minlength=n)
+        np.maximum.at(slot.asked_ns, node, rows.ts_ns)
+        np.maximum.at(slot.served_ns, node if all_ok else node[ok], rows.ts_ns if all_ok else rows.ts_ns[ok])
+        if self.keep_all or watched.any():
+            keep = counted if self.keep_all else counted & watched[node]
+            if keep.any():
+                slot.raw.append((rows.ts_ns[keep], node[keep], failed[keep], rows.probe[keep] == 1))
+        self._ingest(number, rows if all_ok else rows.take(ok))
+
+    def dump(self) -> dict[str, Any]:
+        """State for a snapshot; call `fold` first so that it is small."""
+        return {
+            "open": [
+                {
+                    "slot": number,
+                    "waiting": [rows.dump() for rows in slot.waiting],
+                    "n": len(slot.asked_ns),
+                    "counts": slot.counts.tobytes(),
+                    "asked": slot.asked_ns.tobytes(),
+                    "served": slot.served_ns.tobytes(),
+                    "slo": [slot.slo_total.tolist(), slot.slo_bad.tolist()],
+                    "raw": [[column.tobytes() for column in columns] for columns in slot.raw],
+                }
+                for number, slot in sorted(self.open.items())
+            ],
+            "n_waiting": self.n_waiting,
+            "n_nodes": self.n_nodes,
+        }
+
+    def load(self, state: Mapping[str, Any], *, with_slos: bool) -> None:
+        """What `dump` wrote; without its SLO counts where the SLOs are others now."""
+        self.n_waiting, self.n_nodes = state["n_waiting"], state["n_nodes"]
+        for entry in state["open"]:
+            slot = self.open[entry["slot"]] = Slot(len(self.slo))
+            slot.waiting = [Rows.load(raw) for raw in entry["waiting"]]
+            slot.counts = np.frombuffer(entry["counts"], np.int64).reshape(_N_COUNTS, entry["n"]).copy()
+            slot.asked_ns = np.frombuffer(entry["asked"], np.int64).copy()
+            slot.served_ns = np.frombuffer(entry["served"], np.int64).copy()
+            if with_slos:
+                slot.slo_total, slot.slo_bad = (np.array(values, np.int64) for values in entry["slo"])
+            slot.raw = [
+                tuple(np.frombuffer(raw, dtype) for raw, (_, dtype) in zip(columns, _RAW, strict=True))
+                for columns in entry["raw"]
+            ]

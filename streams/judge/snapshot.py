@@ -1,0 +1,103 @@
+"""The judge's state as bytes: one MessagePack map, arrays as little-endian bytes. Compression is the caller's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from detectors.bank import SeriesBank
+from streams.judge.rows import Rows
+
+if TYPE_CHECKING:
+    from streams.judge.pool_judge import PoolJudge
+
+__all__ = ["dump_judge", "load_judge"]
+
+FORMAT = 1
+
+
+def dump_judge(judge: PoolJudge) -> bytes:
+    """State of a judge that has nothing staged."""
+    ticker = judge.ticker
+    n = len(judge.registry.names)
+    state: dict[str, Any] = {
+        "format": FORMAT,
+        "pool": judge.pool,
+        "tick_ns": judge.tick_ns,
+        "n": n,
+        "slis": ticker.slis,
+        "window": ticker.rules.window.length,
+        "next": judge.next_slot,
+        "quiet": judge.quiet,
+        "rejected": [dict(judge.rejected), dict(judge._told)],
+        "waiting": [rows.dump() for rows in judge.waiting],
+        "registry": judge.registry.dump(),
+        "row_clock": judge.row_clock.dump(),
+        "event_clock": judge.event_clock.dump(),
+        "slots": judge.slots.dump(),
+        "events": judge.events.dump(),
+        "bank": ticker.bank.state(),
+        "errors": [a.tobytes() for a in (ticker.errors.requests, ticker.errors.failures, ticker.errors.log_sr)],
+        "burn": ticker.burn.dump(),
+        "health": [getattr(ticker.health, f.name).tobytes() for f in fields(ticker.health)],
+        "deploys": ticker.deploys.dump(),
+        "rules": ticker.rules.dump(),
+        "breakers": ticker.breakers.dump(),
+        "findings": ticker.findings.dump(),
+        "voice": [ticker.voice.said.tobytes(), ticker.voice.said_s.tobytes()],
+        "arrays": [a.tobytes() for a in (ticker.seen, ticker.few, ticker.refused, ticker.accepted)],
+    }
+    return msgspec.msgpack.encode(state)
+
+
+def load_judge(raw: bytes, make: Callable[[str], PoolJudge]) -> PoolJudge:
+    """A judge made by `make` with the state of `dump_judge`.
+
+    A failure window of another length or other SLOs start empty; what was learnt stays.
+
+    Raises:
+        ValueError: The bytes are no snapshot of this format, or its ticks have another length.
+    """
+    state = msgspec.msgpack.decode(raw)
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise ValueError("no snapshot of a judge in a format that this version reads: start without it")
+    judge = make(state["pool"])
+    if state["tick_ns"] != judge.tick_ns:
+        raise ValueError(f"the snapshot has ticks of {state['tick_ns'] / 1e9:g} s, the policy of {judge.policy.tick_s:g} s")
+    ticker, n = judge.ticker, state["n"]
+    judge.registry.load(state["registry"])
+    judge.next_slot, judge.quiet = state["next"], state["quiet"]
+    judge.rejected, judge._told = (Counter(counts) for counts in state["rejected"])
+    judge.waiting = [Rows.load(rows) for rows in state["waiting"]]
+    judge.row_clock.load(state["row_clock"])
+    judge.event_clock.load(state["event_clock"])
+    same_slos = state["slis"] == ticker.slis
+    judge.slots.load(state["slots"], with_slos=same_slos)
+    judge.events.load(state["events"])
+    ticker.bank = SeriesBank.restore(state["bank"], judge.policy.detection)
+    errors = ticker.errors
+    errors.requests, errors.failures, errors.log_sr = (np.frombuffer(a).copy() for a in state["errors"])
+    if same_slos:
+        ticker.burn.load(state["burn"])
+    for f, a in zip(fields(ticker.health), state["health"], strict=True):
+        setattr(ticker.health, f.name, np.frombuffer(a, np.int64 if f.name == "boot" else np.float64).copy())
+    ticker.deploys.load(state["deploys"])
+    if state["window"] == ticker.rules.window.length:
+        ticker.rules.load(state["rules"])
+    else:
+        ticker.rules.grow(n)
+    ticker.breakers.load(state["breakers"])
+    ticker.findings.load(state["findings"])
+    said, said_s = state["voice"]
+    ticker.voice.said = np.frombuffer(said, np.uint8).reshape(n, -1).copy()
+    ticker.voice.said_s = np.frombuffer(said_s).reshape(n, -1).copy()
+    seen, few, refused, accepted = state["arrays"]
+    ticker.seen = np.frombuffer(seen, np.bool_).reshape(n, 4).copy()
+    ticker.few = np.frombuffer(few, np.bool_).copy()
+    ticker.refused, ticker.accepted = np.frombuffer(refused, np.int64).copy(), np.frombuffer(accepted, np.int64).copy()
+    return judge

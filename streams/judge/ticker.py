@@ -1,0 +1,151 @@
+"""One closed tick of a pool: health, histograms, evidence, breakers, findings and verdicts, in this order."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.bank import BankTick, SeriesBank
+from detectors.burn import BurnMeter
+from detectors.error_rate import ErrorRates
+from detectors.health import OK, Health
+from schemas.policy import PoolPolicy
+from streams.judge.decide import Breakers
+from streams.judge.deploys import Deploys
+from streams.judge.findings import Findings
+from streams.judge.registry import Registry
+from streams.judge.results import TickOutput
+from streams.judge.rows import Rows
+from streams.judge.rules import Case, Rules
+from streams.judge.slots import ASKED, ERRORS, KV, PROBES_EXPLICIT, TOTAL, Slot
+from streams.judge.status import TickWindows, Voice, status_codes
+
+__all__ = ["Ticker"]
+
+_NEVER = np.iinfo(np.int64).min
+MIN_REFUSED = 20  # events a minute, and more than half of a node's, before its clock is called wrong
+
+
+class Ticker:
+    """Everything of a pool that moves once per tick; arrays over nodes.
+
+    Args:
+        pool: Name.
+        policy: Of the pool.
+        policy_version, epoch, generation: For decisions.
+        registry: Names of the nodes.
+    """
+
+    def __init__(
+        self, pool: str, policy: PoolPolicy, policy_version: str, epoch: int, generation: int, registry: Registry
+    ) -> None:
+        self.pool, self.policy, self.registry = pool, policy, registry
+        self.tick_ns = round(policy.tick_s * 1e9)
+        detection = policy.detection
+        # The judge holds the open ticks; the bank sees a tick early only when much waits.
+        self.bank = SeriesBank(detection, policy.tick_s, open_slots=int(policy.lateness_s // policy.tick_s) + 4)
+        self.errors = ErrorRates(policy.tick_s, detection.false_alarms_per_day, detection.half_life_s)
+        self.slis = [name for name, _ in sorted(policy.slo.items())]
+        objectives = np.array([policy.slo[name].objective for name in self.slis])
+        self.burn = BurnMeter(objectives, policy.budget.min_events)
+        self.health = Health.empty()
+        self.deploys = Deploys()
+        self.rules = Rules(policy)
+        self.breakers = Breakers(pool, policy, policy_version, epoch, generation)
+        self.findings = Findings(pool, policy)
+        self.voice = Voice(pool, policy)
+        self.seen = np.empty((0, 4), np.bool_)
+        self.few = np.empty(0, np.bool_)
+        self.refused = np.empty(0, np.int64)
+        self.accepted = np.empty(0, np.int64)
+
+    def grow(self, n: int) -> None:
+        """Make room for `n` nodes."""
+        more = n - len(self.few)
+        for _ in range(more):
+            self.bank.add_node()
+        for part in (self.errors, self.health, self.rules, self.breakers, self.voice):
+            part.grow(n)
+        self.seen = np.concatenate([self.seen, np.zeros((more, 4), np.bool_)])
+        self.few = np.append(self.few, np.ones(more, np.bool_))
+        self.refused = np.append(self.refused, np.zeros(more, np.int64))
+        self.accepted = np.append(self.accepted, np.zeros(more, np.int64))
+
+    def ingest(self, slot: int, rows: Rows) -> None:
+        """Requests answered well, for the histograms of a tick."""
+        if len(rows):
+            self.bank.ingest(
+                slot, rows.node, rows.latency_s, rows.prompt_tokens, rows.cached_tokens, rows.adapter_key, rows.output_tokens
+            )
+
+    def skip(self) -> None:
+        """Ticks without events are skipped: what was counted per tick is over."""
+        self.rules.window.forget()
+        self.rules.breach[:] = 0
+
+    def close(self, slot_number: int, slot: Slot) -> TickOutput:
+        """Close a tick."""
+        t_s = (slot_number + 1) * self.tick_ns / 1e9
+        policy, breakers, findings = self.policy, self.breakers, self.findings
+        names, rank = self.registry.names, self.registry.rank
+        slot.grow(len(names))
+        self.health.requests(_seconds(slot.asked_ns), _seconds(slot.served_ns))
+        state = self.health.judge(t_s, policy.health, policy.breaker.failure_window_s)
+        eligible = state.expected & state.fresh
+        hold = breakers.away | (state.code != OK) | state.fatal
+        if breakers.caps.cause == "correlated":
+            hold[:] = True  # a shared cause is no new normal either
+        error_alarm = self.errors.update(slot.counts[TOTAL], slot.counts[ERRORS], hold)
+        tick = self.bank.close(slot_number, hold)
+        case = self.rules.judge(slot, tick, error_alarm, state, eligible)
+        if slot.counts[PROBES_EXPLICIT].any():
+            breakers.marked_probes = True
+        n_fresh = int(eligible.sum())
+        n_known = int(state.expected.sum())
+        if policy.inventory is not None:
+            n_known = max(n_known, len(policy.inventory))
+        acted = breakers.act(t_s, case, slot, tick, self.health.fatal_s, eligible, n_fresh, n_known, names, rank)
+        self._tell(t_s, slot, tick, case, eligible, acted.capped, (n_fresh, n_known))
+        if acted.closed:
+            closed = np.zeros(len(names), np.bool_)
+            closed[acted.closed] = True
+            self.bank.reset_evidence(closed)
+            self.errors.forget(closed, baseline=False)
+            self.rules.forget(closed)
+        rebased = self.deploys.due(t_s, self.registry.index, case.hurt)
+        if rebased is not None and rebased.any():
+            self.bank.rebase(rebased)
+            self.errors.forget(rebased, baseline=True)
+        self.seen |= tick.n_tick > 0
+        low = policy.breaker.min_requests
+        self.few = np.where(self.few, case.total < low, case.total < 0.5 * low)  # two levels: no flicker between them
+        asked = ~np.isnan(self.health.asked_s)
+        known = state.expected & ~np.isnan(self.health.heard_s)
+        codes = status_codes(tick, self.seen, state.code, error_alarm, self.few, asked, known)
+        verdicts = self.voice.speak(t_s, codes, tick, case.total, self.errors.log_sr, names, rank)
+        windows = TickWindows(t_s, self.pool, names, codes, tick, case.total, self.voice.slo_s)
+        return TickOutput(t_s, self.pool, verdicts, windows, findings.close(t_s), acted.decisions, n_eligible=n_fresh)
+
+    def _tell(
+        self, t_s: float, slot: Slot, tick: BankTick, case: Case, eligible: NDArray[np.bool_], capped: dict[int, str],
+        fresh: tuple[int, int],
+    ) -> None:  # fmt: skip
+        findings, names, rank = self.findings, self.registry.names, self.registry.rank
+        findings.drift(t_s, tick, case, eligible, self.deploys, names, rank)
+        evidence = {"bad": int(case.bad.sum()), "eligible": int(eligible.sum()), "fresh": fresh[0], "known": fresh[1]}
+        findings.actions(t_s, self.breakers.caps.cause, evidence, capped, names)
+        foreign = np.flatnonzero(slot.counts[KV])
+        findings.foreign_kv(t_s, foreign, slot.counts[KV], names)
+        if self.slis and self.burn.add(t_s, slot.slo_total, slot.slo_bad):
+            findings.burn(t_s, self.burn.rates(), self.slis)
+        self.accepted += slot.counts[ASKED]
+        if round(t_s * 1e9) // self.tick_ns % self.rules.window.length == 0:
+            wrong = (self.refused >= MIN_REFUSED) & (self.refused > self.accepted)
+            if wrong.any():
+                findings.clocks(t_s, {names[i]: int(self.refused[i]) for i in np.flatnonzero(wrong)}, self.registry.index)
+            self.refused[:] = 0
+            self.accepted[:] = 0
+
+
+def _seconds(ns: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.where(ns == _NEVER, np.nan, ns / 1e9)
