@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from detectors import health
 from detectors.bank import LEARNING, BankTick
 from detectors.health import HealthTick
-from detectors.peers import ratio_of_others, stands_out
+from detectors.own_fault import ratio_of_others, stands_out
 from schemas.policy import PoolPolicy
 from streams.judge.slots import ERRORS, FAILURES, KV, TOTAL, Slot
 

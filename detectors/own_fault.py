@@ -1,0 +1,47 @@
+"""Is a drift a node's own, or everybody's? A node that moved as its peers did is not at fault, however far it moved.
+
+The cause is then shared: workload, deploy, network, time of day; and opening a breaker would take away a node that is as good
+as the others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.peers import shift_against_peers
+
+__all__ = ["ratio_of_others", "stands_out"]
+
+Bools = NDArray[np.bool_]
+
+
+def stands_out(shift: NDArray[np.float64], known: Bools, alarm: Bools, *, shared_ratio: float, wobble_nats: float) -> Bools:
+    """Series whose drift is their node's alone.
+
+    Args:
+        shift: Mean log-latency shift against the node's own baseline, nats (N, S); above 0 is slower.
+        known: (N, S), entries with enough samples.
+        alarm: (N, S), series in alarm.
+        shared_ratio: Share of the others in alarm above which the cause is shared.
+        wobble_nats: Shift of the others that is ordinary wobble.
+
+    Returns:
+        bool (N, S): in alarm, with at least one comparable peer, and peers neither in alarm nor shifted half as far.
+    """
+    peers = known.sum(axis=0) - known
+    alarmed = (alarm & known).sum(axis=0) - (alarm & known)
+    others = shift - shift_against_peers(shift.T, known.T).T
+    with np.errstate(invalid="ignore"):
+        calm = others < np.maximum(0.5 * shift, wobble_nats)  # False for the NaN of a series without peers
+        few = alarmed <= shared_ratio * peers
+    out: Bools = alarm & (peers > 0) & few & calm
+    return out
+
+
+def ratio_of_others(failed: NDArray[np.int64], total: NDArray[np.int64], use: Bools) -> NDArray[np.float64]:
+    """Failed share of all other usable nodes together, (N,); NaN where they answered nothing."""
+    all_failed, all_total = int(failed[use].sum()), int(total[use].sum())
+    rest = all_total - np.where(use, total, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(rest > 0, (all_failed - np.where(use, failed, 0)) / rest, np.nan)
