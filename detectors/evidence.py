@@ -28,6 +28,8 @@ FAMILY: list[Template] = [*((1.0, float(d)) for d in _SHIFTS), *_PARTIAL]
 """Shifts of everything in ascending order, then partial slowdowns."""
 _ZERO = len(_STEPS)
 MAX_BAND = float(_STEPS[10])
+PRIOR = 64.0
+"""Samples' worth of the pool's shape in each series' baseline."""
 SLOWER: list[int] = [i for i, (share, d) in enumerate(FAMILY) if share < 1 or d in (0.1, 0.2, 0.35, 0.6, 1.1, 2.3)]
 FASTER: list[int] = [i for i, (share, d) in enumerate(FAMILY) if share == 1 and -d in (0.1, 0.2, 0.35, 0.6, 1.1)]
 """Indices into FAMILY of the alternatives of either direction."""
@@ -79,8 +81,73 @@ def update(statistic: NDArray[np.float32], log_e: NDArray[np.float32], happened:
     np.copyto(statistic, step, where=happened[..., None])
 
 
-def mixture_log(statistic: NDArray[np.float32], weights: NDArray[Any]) -> NDArray[np.float64]:
-    """log of the weighted sum of the alternatives' statistics, (...); -inf before the first tick."""
+def mixture_log(statistic: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Log of the mean of the alternatives' statistics, (...); -inf before the first tick."""
     with np.errstate(divide="ignore"):
-        total: NDArray[np.float64] = np.log(statistic @ weights)
+        total: NDArray[np.float64] = np.log(statistic.mean(axis=-1, dtype=np.float64))
     return total
+
+
+def tilt(shapes: NDArray[np.float64], base: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Log of the pool's templates, and of their normalisers once tilted to each series' own baseline.
+
+    A series' baseline is its counts plus `PRIOR` samples' worth of the pool's shape. Its alternatives are the pool's, times the ratio of the two
+    baselines; that ratio cancels in every likelihood ratio except for the normaliser.
+
+    Args:
+        shapes: The pool's bin probabilities of each template, (4, FAMILY, BINS).
+        base: Baseline counts, (4, r, BINS).
+
+    Returns:
+        (4, FAMILY, BINS) and (4, r, FAMILY).
+    """
+    centre = shapes[:, None, _ZERO].astype(np.float32)
+    own = base + np.float32(PRIOR) * centre + np.float32(0.5)
+    own /= own.sum(axis=-1, keepdims=True)
+    normaliser = (own / centre) @ shapes.transpose(0, 2, 1).astype(np.float32)
+    return np.log(shapes).astype(np.float32), np.log(normaliser)
+
+
+def log_likelihood(counts: NDArray[Any], log_shapes: NDArray[np.float32], log_z: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Log-likelihood of a tick's counts under every template, up to a term that all of them share, (4, m, FAMILY).
+
+    Args:
+        counts: (4, m, BINS).
+        log_shapes: (4, FAMILY, BINS), from `tilt`.
+        log_z: (4, m, FAMILY), from `tilt`.
+    """
+    c = counts.astype(np.float32)
+    out: NDArray[np.float32] = c @ log_shapes.transpose(0, 2, 1)
+    out -= c.sum(axis=-1, keepdims=True) * log_z
+    return out
+
+
+def upper_share(share: NDArray[np.float64], n: NDArray[Any], tolerance: float) -> NDArray[np.float64]:
+    """Largest share of events that is not news: `tolerance` times the usual one, or three standard errors above it, (...).
+
+    Args:
+        share: Usual share, estimated from `n` trials (...).
+        n: (...).
+        tolerance: Factor by which the share may vary without anybody being told.
+    """
+    trials = np.maximum(n, 1.0)
+    error = 3 * np.sqrt(share * (1 - np.minimum(share, 1.0)) / trials) + 3 / trials
+    return np.clip(np.maximum(tolerance * share, share + error), 1e-6, 0.5)
+
+
+def binomial_log_e(events: NDArray[Any], trials: NDArray[Any], limit: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log e-value against "the share of events is at most `limit`", (...): the mean of likelihood ratios at multiples of the limit.
+
+    The ratio grows with the number of events, so its mean is at most 1 for every share up to the limit.
+    """
+    k, n = np.asarray(events, np.float64)[..., None], np.asarray(trials, np.float64)[..., None]
+    p0 = limit[..., None]
+    odds = p0 / (1 - p0) * _ODDS
+    p1 = odds / (1 + odds)
+    log_ratio = k * np.log(p1 / p0) + (n - k) * np.log1p(-p1) - (n - k) * np.log1p(-p0)
+    peak = log_ratio.max(axis=-1)
+    return np.asarray(peak + np.log(np.exp(log_ratio - peak[..., None]).mean(axis=-1)))
+
+
+_ODDS: NDArray[np.float64] = np.array([1.5, 3.0, 10.0, 40.0])
+"""Alternatives of `binomial_log_e`, as multiples of the limit's odds."""

@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors import ranks
 from detectors.evidence import FAMILY
 from detectors.expected import expected_log2, fit
+from detectors.rows import Rows
+from detectors.state import SLIS
 
-__all__ = ["PoolModel", "Rows"]
+__all__ = ["PoolModel"]
 
-SLIS = 4
 STRATUM_SAMPLES = 200
 """Samples of a stratum before it may testify."""
-
-
-@dataclass(slots=True)
-class Rows:
-    """Requests of one tick: node uint32 (n,), latency_s float32 (4, n), tokens and output uint32 (n,), stratum uint8 (n,), slot int64 (n,)."""
-
-    node: NDArray[np.uint32]
-    latency_s: NDArray[np.float32]
-    tokens: NDArray[np.uint32]
-    output: NDArray[np.uint32]
-    stratum: NDArray[np.uint8]
-    slot: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.node)
-
-    def take(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Rows:
-        return Rows(
-            self.node[keep], self.latency_s[:, keep], self.tokens[keep], self.output[keep], self.stratum[keep], self.slot[keep]
-        )
-
-    @staticmethod
-    def join(parts: list[Rows]) -> Rows:
-        if not parts:
-            none = np.zeros(0, np.uint32)
-            return Rows(none, np.zeros((SLIS, 0), np.float32), none, none, np.zeros(0, np.uint8), np.zeros(0, np.int64))
-        return Rows(
-            np.concatenate([p.node for p in parts]),
-            np.concatenate([p.latency_s for p in parts], axis=1),
-            np.concatenate([p.tokens for p in parts]),
-            np.concatenate([p.output for p in parts]),
-            np.concatenate([p.stratum for p in parts]),
-            np.concatenate([p.slot for p in parts]),
-        )
-
-    def canonical(self) -> Rows:
-        """The same rows in an order that does not depend on how they arrived."""
-        return self.take(np.lexsort((*self.latency_s.view(np.int32), self.output, self.tokens, self.node, self.slot)))
 
 
 class PoolModel:
@@ -126,6 +87,12 @@ class PoolModel:
         out = np.stack([flat[sli][key[sli]] for sli in range(SLIS)])
         out[~measured] = ranks.UNKNOWN_BIN
         return out
+
+    def weights(self, mix: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Share of each known stratum under a mix (S,), rows summing to 1, (4, S); even shares where nothing is known."""
+        share = np.where(self.known, mix.astype(np.float64) + 1e-9, 0.0)
+        total = share.sum(axis=1, keepdims=True)
+        return np.where(total > 0, share / np.maximum(total, 1e-300), 1 / self.strata)
 
     def variance(self) -> NDArray[np.float64]:
         """Variance of the estimated location of each stratum, nats squared, (4, S); 0 where unknown."""

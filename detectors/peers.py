@@ -1,77 +1,40 @@
-"""One node against its peers in the same tick: is it the node, or is it everybody?
-
-A node whose latency moved as the others' did is not at fault, however far it moved: the cause is shared (workload, deploy,
-network, time of day). The comparison is with the median of the *other* nodes, so a bad node cannot hide itself.
-"""
+"""A node against the rest of its pool: what all nodes share is the workload's or the deploy's doing, what one shows alone is its own."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["median_of_others", "ratio_of_others", "stands_out"]
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+__all__ = ["shift_against_peers"]
 
 
-def median_of_others(values: Floats, known: Bools) -> Floats:
-    """Median over the other nodes for each node, NaN where there is none.
+def shift_against_peers(shift_nats: NDArray[np.float64], usable: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Each node's shift less the median of the *other* usable nodes, (slis, nodes); NaN where unusable or alone.
 
-    Args:
-        values: (N, S).
-        known: (N, S), entries that may be used.
-
-    Returns:
-        (N, S). For unknown entries it is the median of all known ones.
-    """
-    n = len(values)
-    out = np.full(values.shape, np.nan)
-    for s in range(values.shape[1]):
-        at = np.flatnonzero(known[:, s])
-        m = len(at)
-        if m == 0:
-            continue
-        order = np.argsort(values[at, s], kind="stable")
-        ordered = values[at[order], s]
-        out[:, s] = 0.5 * (ordered[(m - 1) // 2] + ordered[m // 2])
-        if m == 1:
-            out[at, s] = np.nan
-            continue
-        rank = np.empty(m, np.intp)
-        rank[order] = np.arange(m)
-        # without entry `rank`, positions from it on move down by one
-        low, high = (m - 2) // 2, (m - 1) // 2
-        out[at, s] = 0.5 * (ordered[low + (rank <= low)] + ordered[high + (rank <= high)])
-    return out if n else values.astype(np.float64)
-
-
-def stands_out(shift: Floats, known: Bools, alarm: Bools, *, shared_ratio: float, wobble_nats: float) -> Bools:
-    """Nodes whose drift is theirs alone.
+    The median ignores up to half of the peers, so a minority of bad nodes does not hide behind each other.
 
     Args:
-        shift: Mean log-latency shift against the node's own baseline, nats (N, S); above 0 is slower.
-        known: (N, S), entries with enough samples.
-        alarm: (N, S), series in alarm.
-        shared_ratio: Share of the others in alarm above which the cause is shared.
-        wobble_nats: Shift of the others that is ordinary wobble.
+        shift_nats: Shift of log-latency of each node against its own baseline, (slis, nodes).
+        usable: Nodes whose shift means something, (slis, nodes).
 
-    Returns:
-        bool (N, S): in alarm, with at least one comparable peer, and peers neither in alarm nor shifted half as far.
+    >>> import numpy as np
+    >>> shift_against_peers(np.array([[1.1, 0.0, 0.1, -0.1]]), np.ones((1, 4), bool)).round(2).tolist()
+    [[1.1, 0.0, 0.1, -0.2]]
     """
-    peers = known.sum(axis=0) - known
-    alarmed = (alarm & known).sum(axis=0) - (alarm & known)
-    others = median_of_others(shift, known)
+    usable = usable & np.isfinite(shift_nats)
+    values = np.where(usable, shift_nats, np.inf)
+    order = np.argsort(values, axis=-1, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=-1)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.broadcast_to(np.arange(order.shape[-1]), order.shape).copy(), axis=-1)
+    others = usable.sum(axis=-1, keepdims=True) - 1
+    # The r-th smallest of the others is the r-th of all, or the next one when the node itself comes before it.
+    low, high = np.maximum(others - 1, 0) // 2, others // 2
+
+    def pick(rank: NDArray[np.intp]) -> NDArray[np.float64]:
+        at = np.minimum(rank + (place <= rank), ordered.shape[-1] - 1)
+        return np.take_along_axis(ordered, at, axis=-1)
+
     with np.errstate(invalid="ignore"):
-        calm = others < np.maximum(0.5 * shift, wobble_nats)
-        few = alarmed <= shared_ratio * peers
-    out: Bools = alarm & (peers > 0) & few & calm
-    return out
-
-
-def ratio_of_others(failed: NDArray[np.int64], total: NDArray[np.int64], use: Bools) -> Floats:
-    """Failed share of all other usable nodes together, (N,); NaN where they answered nothing."""
-    all_failed, all_total = int(failed[use].sum()), int(total[use].sum())
-    rest = all_total - np.where(use, total, 0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(rest > 0, (all_failed - np.where(use, failed, 0)) / rest, np.nan)
+        median = (pick(low) + pick(high)) / 2
+        return np.where(usable & (others > 0), shift_nats - median, np.nan)

@@ -58,6 +58,8 @@ class Detection(_Section):
     """Event time before a baseline may be used at all, seconds."""
     min_samples: Count = 100
     """Samples in the longest window below which the verdict is INSUFFICIENT_DATA."""
+    longest_window_s: Positive = 86400.0
+    """How far back the window of a sparse series may reach for `min_samples`, seconds."""
     half_life_s: Positive = 86400.0
     """Half-life of the baseline's memory, seconds."""
     lag_s: Positive = 300.0

@@ -1,0 +1,112 @@
+"""From the first requests of a node to its baseline; from the first node's to the pool's model.
+
+Requests of nodes that are still learning are kept as rows, at most a few thousand a node. When a node has enough of them over enough time, its usual
+place against the pool's expectation is measured and its rows are counted into its baseline. The first nodes to get there also
+teach the pool's model. A node that joins later needs only its place: the shape of its distribution is borrowed from the pool and gives way
+to its own as samples come in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import baseline, ranks
+from detectors.model import PoolModel
+from detectors.rows import Rows
+from detectors.state import SLIS, BankState
+
+__all__ = ["Tally", "graduate", "locate", "tally"]
+
+ROWS_PER_NODE = 8192
+_CODES_PER_OCTAVE = 64
+
+Tally = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Counts by rank bin (4, m, BINS), sums of residual codes (4, m), counts by stratum (m, S); row 0 is the pool."""
+
+
+def tally(
+    model: PoolModel, rows: Rows, offset: NDArray[np.float32], m: int
+) -> tuple[Tally, NDArray[np.int16], NDArray[np.bool_]]:
+    """Counts rows by node; also returns their residual codes and which latencies are known.
+
+    Args:
+        model: Of the pool.
+        rows: Requests.
+        offset: Usual places, (4, m), row 0 unused.
+        m: Rows of the state in use.
+    """
+    codes, measured = model.codes(rows, offset[:, 1:m])
+    bins = model.bins(codes, measured, rows.stratum)
+    node = rows.node.astype(np.intp) + 1
+    counts = np.empty((SLIS, m, ranks.BINS), np.int64)
+    sums = np.empty((SLIS, m), np.int64)
+    for sli in range(SLIS):
+        usable = bins[sli] != ranks.UNKNOWN_BIN
+        who = node[usable]
+        counts[sli] = np.bincount(who * ranks.BINS + bins[sli][usable], minlength=m * ranks.BINS).reshape(m, ranks.BINS)
+        off = codes[sli][usable] - model.centre[sli][rows.stratum[usable]]
+        sums[sli] = np.bincount(who, weights=off, minlength=m).astype(np.int64)
+    mix = np.bincount(node * model.strata + rows.stratum, minlength=m * model.strata).reshape(m, model.strata)
+    counts[:, 0] = counts[:, 1:].sum(axis=1)
+    sums[:, 0] = sums[:, 1:].sum(axis=1)
+    mix[0] = mix[1:].sum(axis=0)
+    return (counts, sums, mix), codes, measured
+
+
+def locate(model: PoolModel, rows: Rows, m: int) -> NDArray[np.float32]:
+    """Usual place of each node, octaves (4, m): its median residual; 0 for nodes without rows."""
+    codes, measured = model.codes(rows, np.zeros((SLIS, m - 1), np.float32))
+    out = np.zeros((SLIS, m), np.float32)
+    for sli in range(SLIS):
+        node, code = rows.node[measured[sli]].astype(np.intp) + 1, codes[sli][measured[sli]]
+        ordered = code[np.lexsort((code, node))]
+        n = np.bincount(node, minlength=m)
+        start = np.cumsum(n) - n
+        some = n > 0
+        out[sli, some] = (ordered[(start + n // 2)[some]] - ranks.CODES // 2) / _CODES_PER_OCTAVE
+    return out
+
+
+def graduate(state: BankState, model: PoolModel, log: Rows, ready: NDArray[np.bool_], tick_s: float) -> Rows:
+    """Gives the nodes `ready` their baselines.
+
+    Args:
+        state: Of the bank, changed in place.
+        model: Of the pool, taught in place when it knows nothing yet.
+        log: Requests of all nodes without a baseline.
+        ready: bool (m,), row 0 False.
+        tick_s: Length of a tick, seconds.
+
+    Returns:
+        The rows of the nodes that are not ready.
+    """
+    m = len(ready)
+    log = log.canonical()
+    if not model.known.any():
+        model.fit(log)
+        place = locate(model, log, m)
+        codes, measured = model.codes(log, place[:, 1:])
+        model.learn(model.count(codes, measured, log.stratum))
+    is_ready = ready[log.node + 1]
+    mine = log.take(is_ready)
+    state.offset[:, :m][:, ready] = locate(model, mine, m)[:, ready]
+    (counts, sums, mix), _, _ = tally(model, mine, state.offset, m)
+    state.base[:, :m] += counts
+    state.base_sum[:, :m] += sums
+    state.base_mix[:m] += mix
+    state.learned[:, :m] |= counts.sum(axis=-1) > 0
+    span = np.zeros(m)
+    np.maximum.at(span, mine.node + 1, mine.slot.astype(np.float64))
+    span[ready] = (span[ready] + 1 - state.born[:m][ready]) * tick_s
+    span[0] = span.max()
+    fresh = ready.copy()
+    fresh[0] = True
+    state.base_s[:, :m][:, fresh] = np.maximum(state.base_s[:, :m], span)[:, fresh]
+    spread = model.spread()
+    for slot in np.unique(mine.slot):
+        (counts, sums, _), _, _ = tally(model, mine.take(mine.slot == slot), state.offset, m)
+        baseline.add_wobble(state, sums, counts.sum(axis=-1), spread)
+    state.wobble[:, :m, :2] += state.block_wobble[0, :, :m]
+    state.block_wobble[0, :, :m] = 0
+    return log.take(~is_ready)

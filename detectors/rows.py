@@ -1,0 +1,78 @@
+"""Requests of a pool as columns, waiting for their tick to close or for their node to have a baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors.state import SLIS
+
+__all__ = ["Rows"]
+
+
+@dataclass(slots=True)
+class Rows:
+    """`n` requests.
+
+    Attributes:
+        node: Index of the node, uint32 (n,).
+        latency_s: Seconds, float32 (4, n), NaN where unknown.
+        tokens: Prompt tokens that had to be computed, uint32 (n,).
+        output: Output tokens, uint32 (n,).
+        stratum: uint8 (n,).
+        slot: Tick, int64 (n,).
+    """
+
+    node: NDArray[np.uint32]
+    latency_s: NDArray[np.float32]
+    tokens: NDArray[np.uint32]
+    output: NDArray[np.uint32]
+    stratum: NDArray[np.uint8]
+    slot: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+    @classmethod
+    def none(cls) -> Rows:
+        """No rows."""
+        u32 = np.zeros(0, np.uint32)
+        return cls(u32, np.zeros((SLIS, 0), np.float32), u32, u32, np.zeros(0, np.uint8), np.zeros(0, np.int64))
+
+    @classmethod
+    def join(cls, parts: list[Rows]) -> Rows:
+        """All rows of the parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return cls.none()
+        return cls(
+            np.concatenate([p.node for p in parts]),
+            np.concatenate([p.latency_s for p in parts], axis=1),
+            np.concatenate([p.tokens for p in parts]),
+            np.concatenate([p.output for p in parts]),
+            np.concatenate([p.stratum for p in parts]),
+            np.concatenate([p.slot for p in parts]),
+        )
+
+    def take(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Rows:
+        """The chosen rows."""
+        return Rows(
+            self.node[keep], self.latency_s[:, keep], self.tokens[keep], self.output[keep], self.stratum[keep], self.slot[keep]
+        )
+
+    def canonical(self) -> Rows:
+        """The same rows in an order that does not depend on how they arrived."""
+        return self.take(np.lexsort((*self.latency_s.view(np.int32), self.output, self.tokens, self.node, self.slot)))
+
+    def thinned(self, most: int) -> Rows:
+        """At most about `most` rows of each node, evenly over its latencies; independent of the order of arrival."""
+        counts = np.bincount(self.node)
+        if len(counts) == 0 or int(counts.max()) <= most:
+            return self
+        rows = self.take(np.lexsort((self.output, self.tokens, *self.latency_s.view(np.int32), self.node)))
+        start = np.cumsum(counts) - counts
+        place = np.arange(len(rows)) - start[rows.node]
+        return rows.take(place % (-(-counts // most))[rows.node] == 0)
