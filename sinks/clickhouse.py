@@ -24,7 +24,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DataError, Not
 from schemas.errors import ConfigError, SinkBackpressure, SinkError, SinkRejected
 from sinks.base import Batch
 
-__all__ = ["ClickHouse", "ClickHouseWriter", "open_client"]
+__all__ = ["TABLES", "ClickHouse", "ClickHouseWriter", "open_client"]
 
 logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())  # it logs what it also raises
 
@@ -66,8 +66,9 @@ def open_client(dsn: str, *, timeout_s: float = 10.0, database: str | None = Non
             dsn=urlunsplit(parts._replace(scheme="clickhouse")),
             database=database,
             secure=parts.scheme == "clickhouses",
-            connect_timeout=timeout_s,
-            send_receive_timeout=3 * timeout_s,
+            connect_timeout=math.ceil(timeout_s),
+            send_receive_timeout=math.ceil(3 * timeout_s),
+            query_retries=0,  # trying again is the business of the caller
             autogenerate_session_id=False,  # a session allows one statement at a time
         )
     except ImportError as exc:

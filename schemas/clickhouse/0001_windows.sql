@@ -1,6 +1,7 @@
 -- One row per series (pool, node, SLI) and tick: what was measured and what the thresholds were. Times are event time.
 -- Row identity is the sorting key; a row that comes again (a retry, a judge that restarted) replaces itself, the one further
--- on in the log wins. Tokens of inserts are remembered so that a retry is not even written twice.
+-- on in the log wins. Tokens of inserts are remembered so that a retry is not even written twice. The TTL counts event time: a row
+-- older than that is gone as soon as it is written.
 CREATE TABLE IF NOT EXISTS windows
 (
     t               DateTime64(3, 'UTC')    CODEC(DoubleDelta, ZSTD(1)),
