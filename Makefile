@@ -19,22 +19,30 @@ check: $(VENV)/.dev
 	$(BIN)/mypy client/slodrift_client
 	$(BIN)/lint-imports
 
-$(VENV)/bin/pip:
+bench: $(VENV)/.dev
+	$(BIN)/slodrift bench
+
+$(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml client/pyproject.toml | $(VENV)/bin/pip
+$(VENV)/.demo: pyproject.toml client/pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet -e client -e '.[embedded,node]'
 	touch $@
 
-$(VENV)/.dev: pyproject.toml client/pyproject.toml | $(VENV)/bin/pip
+$(VENV)/.dev: pyproject.toml client/pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet -e client -e '.[dev]'
 	touch $(VENV)/.demo $@
 
-up:
-	docker compose up --detach --wait
+# One password for ClickHouse and Grafana, drawn once; letters and digits, because it is part of an address.
+.env:
+	umask 077 && echo "SLODRIFT_PASSWORD=$$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')" >$@
 
-down:
-	docker compose down
+# Kafka, ClickHouse, Redis and the workers in containers; more in docker-compose.yml.
+up: .env
+	docker compose up --detach --build --wait judge archive framer
+
+down: .env
+	docker compose --profile '*' down
 
 clean:
 	rm -rf $(VENV) build *.egg-info client/*.egg-info .mypy_cache .ruff_cache .pytest_cache
