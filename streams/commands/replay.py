@@ -1,0 +1,108 @@
+"""`slodrift replay`: the judge over recorded telemetry, to try a policy on history before it is enforced."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from schemas.policy_file import Policy, load_policy
+from schemas.results import Result, Summary, encode_line
+from streams.framing import PoolRows
+from streams.judge import PoolJudge
+from streams.labels import LabelScore, load_labels
+from streams.replay import Replay
+from streams.replay_report import RejectFile, print_results, print_summary, warnings_of
+from streams.sources.inputs import Inputs
+
+__all__ = ["run"]
+
+_FLUSH_LINES = 512
+
+
+def run(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="JSONL, CSV or Parquet, .gz and .zst too; - is stdin.")],
+    policy: Annotated[str | None, typer.Option(help="Policy file [default: the built-in one].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, in order of event time.")] = False,
+    column_map: Annotated[
+        list[str] | None,
+        typer.Option("--map", metavar="FIELD=COLUMN,...", help="CSV, Parquet: ts=timestamp,ttft_s=value,node=:n1"),
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="Labelled incidents, to score the policy against.")] = None,
+    rejects: Annotated[str | None, typer.Option(help="Write every refused event with its bytes here (JSON lines).")] = None,
+) -> None:
+    """Judge recorded telemetry, with time from the events; the same input and policy give the same output."""
+    chosen = load_policy(policy)
+    score = LabelScore(load_labels(labels, files)) if labels else None
+    inputs = Inputs(files, column_map or ())
+    with ExitStack() as stack:
+        refused = stack.enter_context(RejectFile(rejects))
+        replay = Replay(judges_of(chosen), slice_s_of(chosen), refused.add)
+        results = _noted(replay.run(inputs.slices(slice_s_of(chosen), lateness_s_of(chosen))), score)
+        try:
+            if as_json:
+                _write_json(results)
+            else:
+                print_results(results)
+            summary = _summary(replay, inputs, score)
+            if as_json:
+                _write_json([summary])
+            else:
+                print_summary(summary, inputs.stats, chosen)
+        except BrokenPipeError:  # the reader has seen enough: `... | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
+    for warning in warnings_of(inputs.stats, refused, lateness_s_of(chosen)):
+        print(f"slodrift: {warning}", file=sys.stderr)
+
+
+def judges_of(policy: Policy) -> Callable[[str, PoolRows], PoolJudge]:
+    """Makes the judge of a pool under `policy`."""
+
+    def judge_for(pool: str, rows: PoolRows) -> PoolJudge:
+        return PoolJudge(pool, policy.for_pool(pool), policy_version=policy.version)
+
+    return judge_for
+
+
+def slice_s_of(policy: Policy) -> float:
+    """Slices as long as the shortest tick of the policy."""
+    return min(policy.for_pool(entry).tick_s for entry in ("*", *policy.pools))
+
+
+def lateness_s_of(policy: Policy) -> float:
+    """The longest lateness of the policy."""
+    return max(policy.for_pool(entry).lateness_s for entry in ("*", *policy.pools))
+
+
+def _noted(results: Iterator[Result], score: LabelScore | None) -> Iterator[Result]:
+    for result in results:
+        if score is not None:
+            score.add(result)
+        yield result
+
+
+def _write_json(results: Iterable[Result]) -> None:
+    out, lines = sys.stdout.buffer, list[bytes]()
+    for result in results:
+        lines.append(encode_line(result))
+        if len(lines) >= _FLUSH_LINES:
+            out.write(b"\n".join(lines) + b"\n")
+            lines.clear()
+    if lines:
+        out.write(b"\n".join(lines) + b"\n")
+    out.flush()
+
+
+def _summary(replay: Replay, inputs: Inputs, score: LabelScore | None) -> Summary:
+    return Summary(
+        events=sum(stats.events for stats in inputs.stats),
+        rejected=replay.rejected,
+        ticks=replay.ticks,
+        pools=replay.pool_summary(),
+        labels=score.summary() if score is not None else {},
+    )
