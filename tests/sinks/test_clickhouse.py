@@ -213,8 +213,9 @@ def test_dsn_of_another_kind_is_a_config_error() -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (252, SinkBackpressure), (241, SinkBackpressure), (242, SinkBackpressure), (60, SinkBackpressure), (516, SinkBackpressure),
-        (999, SinkBackpressure), (319, SinkBackpressure), (None, SinkBackpressure), (53, SinkRejected), (349, SinkRejected),
+        (252, SinkBackpressure), (241, SinkBackpressure), (242, SinkBackpressure), (60, SinkBackpressure),
+        (516, SinkBackpressure), (999, SinkBackpressure), (319, SinkBackpressure), (None, SinkBackpressure),
+        (53, SinkRejected), (349, SinkRejected),
         (117, SinkRejected), (123456, SinkBackpressure),
     ],
 )  # fmt: skip
