@@ -1,29 +1,37 @@
 """State of all series of one pool (nodes x latency SLIs) and the one step that moves it: `SeriesBank.close`.
 
-Row 0 of every array is the pool as a whole (all nodes' requests together), nodes follow from row 1. Requests of a tick wait as rows until the tick
-closes and are then counted, so neither the order of arrival nor the framing can change a result: every sum is a sum of integers.
+Row 0 of every array is the pool as a whole (all nodes' requests together), nodes follow from row 1. Requests of a tick wait
+as rows until the tick closes and are then counted, so neither the order of arrival nor the framing can change a result:
+every sum is a sum of integers.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import baseline, drift, evidence, histogram, learning, mix, peers, ranks, seed, tail
+from detectors import baseline, blocks, evidence, histogram, learning, mix, tail
 from detectors.baseline import ACTIVE, FROZEN, LEARNING
 from detectors.evidence import FASTER, SLOWER
 from detectors.model import PoolModel
+from detectors.report import Alarms, report, tail_threshold_s
 from detectors.result import BankTick
 from detectors.rows import Rows
-from detectors.state import SLIS, BankState
+from detectors.state import SLIS, BankState, pack, unpack
 from detectors.strata import stratum_count, stratum_of, uncached_tokens
 from detectors.tail import CENSORED, EMPIRICAL, EXTRAPOLATED
+from schemas.errors import SchemaError
 from schemas.policy import Detection
 
 __all__ = ["ACTIVE", "CENSORED", "EMPIRICAL", "EXTRAPOLATED", "FROZEN", "LEARNING", "BankTick", "SeriesBank"]
 
 _DAY_S = 86400.0
 _CAP_NATS = 8.0
+_SILENT_TURN = 64
+_VERSION = 1
 _PENDING_BLOCKS = 2
 """Residuals join the pool's model after this many blocks without an alarm of the pool."""
 
@@ -32,21 +40,22 @@ class SeriesBank:
     """All series of one pool.
 
     Args:
-        detection: Settings.
-        tick_s: Length of a tick, seconds.
-        open_slots: Ticks that may be receiving at once; more is a caller's error.
+            detection: Settings.
+            tick_s: Length of a tick, seconds.
+            open_slots: Ticks that may be receiving at once; more is a caller's error.
 
-    >>> import numpy as np
-    >>> from schemas.policy import Detection
-    >>> bank = SeriesBank(Detection(), tick_s=5.0, open_slots=3)
-    >>> node, rng, unknown = bank.add_node(), np.random.default_rng(1), np.full(50, 2**32 - 1, np.uint32)
-    >>> def tick(slot, slowdown):
-    ...     seconds = np.tile(slowdown * rng.lognormal(-2, 0.3, 50), (4, 1)).astype(np.float32)
-    ...     bank.ingest(slot, np.zeros(50, np.uint32), seconds, unknown, unknown, np.zeros(50, np.uint32))
-    ...     return bank.close(slot, hold=np.zeros(1, bool))
-    >>> calm = [tick(slot, 1.0) for slot in range(60)]
-    >>> bool(calm[-1].alarm.any()), bool(tick(60, 3.0).alarm.all())
-    (False, True)
+        >>> import numpy as np
+        >>> from schemas.errors import SchemaError
+    from schemas.policy import Detection
+        >>> bank = SeriesBank(Detection(), tick_s=5.0, open_slots=3)
+        >>> node, rng, unknown = bank.add_node(), np.random.default_rng(1), np.full(50, 2**32 - 1, np.uint32)
+        >>> def tick(slot, slowdown):
+        ...     seconds = np.tile(slowdown * rng.lognormal(-2, 0.3, 50), (4, 1)).astype(np.float32)
+        ...     bank.ingest(slot, np.zeros(50, np.uint32), seconds, unknown, unknown, np.zeros(50, np.uint32))
+        ...     return bank.close(slot, hold=np.zeros(1, bool))
+        >>> calm = [tick(slot, 1.0) for slot in range(60)]
+        >>> bool(calm[-1].alarm.any()), bool(tick(60, 3.0).alarm.all())
+        (False, True)
     """
 
     def __init__(self, detection: Detection, tick_s: float, open_slots: int) -> None:
@@ -68,9 +77,12 @@ class SeriesBank:
         self._closed: int | None = None
         self._log = Rows.none()
         self._pending = np.zeros((_PENDING_BLOCKS + 1, *self.model.hist.shape), np.float32)
+        self._last: BankTick | None = None
+        self._last_bad = False
+        self._last_filled = 0
         self._follow()
 
-    # -- input ---------------------------------------------------------------------------------------------------------------
+    # -- input ----
 
     def add_node(self) -> int:
         """Index of a new node."""
@@ -120,7 +132,7 @@ class SeriesBank:
         rows = Rows(node.astype(np.uint32), latency_s, tokens, output, stratum, np.full(len(node), slot, np.int64))
         self._open.setdefault(slot, []).append(rows)
 
-    # -- one tick ------------------------------------------------------------------------------------------------------------
+    # -- one tick ----
 
     def close(self, slot: int, hold: NDArray[np.bool_]) -> BankTick:
         """Closes a tick and judges all series.
@@ -136,34 +148,38 @@ class SeriesBank:
             raise ValueError(f"slot {slot} is closed (the last closed one is {self._closed})")
         state, m = self._state, self.n_nodes + 1
         block = slot // self._per_block
-        if self._closed is not None:
-            for over in range(max(self._closed // self._per_block, block - len(state.blocks) - 1), block):
-                self._turn(over)
+        turned = self._turn_to(block)
         self._closed = slot
         held = np.concatenate([[False], hold])
         rows = Rows.join(self._open.pop(slot, []))
+        if self._last is not None and not (
+            len(rows) or turned or held.any() or self._last_bad or len(self._last.n) != self.n_nodes
+        ):
+            return self._last
         n_tick = self._raw(rows, slot)
         self._learn(rows, slot, held)
-        known = rows.take(state.learned[:, 1:m].any(axis=0)[rows.node])
+        known = rows.take(_any(state.learned[:, 1:m])[rows.node])
         (counts, sums, mixes), codes, measured = learning.tally(self.model, known, state.offset, m)
-        alarm, improved, log_evidence = self._weigh(counts)
-        mix_alarm = self._weigh_mix(mixes)
-        if self.detection.method == "seed":
-            alarm, improved = self._seed_alarm(m), np.zeros_like(alarm)
-        bad = alarm | held
-        state.bad_block[:, :m][bad] = block
-        state.drift_since[:, :m] = np.where(alarm, np.where(state.drift_since[:, :m] < 0, slot, state.drift_since[:, :m]), -1)
+        alarms = self._weigh(counts, mixes)
+        alarms.bad = alarms.slower | held
+        state.bad_block[:, :m][alarms.bad] = block
+        since = state.drift_since[:, :m]
+        state.drift_since[:, :m] = np.where(alarms.slower, np.where(since < 0, slot, since), -1)
         baseline.add_wobble(state, sums, counts.sum(axis=-1), self._spread)
         state.blocks[0, :, :m] += counts.astype(np.uint32)
         state.block_sum[0, :, :m] += sums
         state.block_mix[0, :m] += mixes.astype(np.uint32)
-        clean = ~bad[:, 1:].any(axis=0)
-        if clean.all() and len(known):
-            self._pending[0] += self.model.count(codes, measured, known.stratum)
-        elif len(known):
-            keep = clean[known.node]
-            self._pending[0] += self.model.count(codes[:, keep], measured[:, keep], known.stratum[keep])
-        return self._report(slot, n_tick, bad, alarm, improved, mix_alarm, log_evidence)
+        if len(known):
+            clean = ~_any(alarms.bad[:, 1:])[known.node]
+            self._pending[0] += self.model.count(codes[:, clean], measured[:, clean], known.stratum[clean])
+            self._last_filled = block
+        tick = report(state, m, self.detection, self._kappa, self._log_a, self.tick_s, self._block_s, slot, n_tick, alarms)
+        self._last_bad = bool(alarms.bad.any())
+        # A tick without requests repeats this one as long as nothing else moves.
+        self._last = dataclasses.replace(tick, n_tick=np.zeros_like(tick.n_tick))
+        if tick.pool is not None:
+            self._last.pool = dataclasses.replace(tick.pool, n_tick=np.zeros_like(tick.pool.n_tick))
+        return tick
 
     def _raw(self, rows: Rows, slot: int) -> NDArray[np.int64]:
         """Counts latencies as they are, (4, m), into the fine histograms too."""
@@ -186,7 +202,7 @@ class SeriesBank:
     def _learn(self, rows: Rows, slot: int, held: NDArray[np.bool_]) -> None:
         """Keeps requests of nodes without a baseline, and gives one to those that have enough."""
         state, m = self._state, self.n_nodes + 1
-        new = ~state.learned[:, :m].any(axis=0)
+        new = ~_any(state.learned[:, :m])
         new[0] = False
         if not new.any():
             return
@@ -211,181 +227,74 @@ class SeriesBank:
         shapes = np.einsum("ls,lsgk->lgk", weight, self.model.template)
         self._log_shapes, state.log_z[:] = evidence.tilt(shapes, state.base)
 
-    # -- judging -------------------------------------------------------------------------------------------------------------
+    # -- judging ----
 
-    def _weigh(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]:
-        """Alarms of either direction and the log of the statistic for a slowdown, each (4, m)."""
+    def _weigh(self, counts: NDArray[np.int64], mixes: NDArray[np.int64]) -> Alarms:
+        """Tests the tick's counts."""
         state, m = self._state, self.n_nodes + 1
         learned = state.learned[:, :m]
-        total = counts.sum(axis=-1)
-        happened = learned & (total > 0)
+        cap = float(np.exp(self._log_a + _CAP_NATS))
+        happened = learned & (counts.sum(axis=-1) > 0)
         if happened.any():
             band = baseline.band_nats(state, m, self.detection.wobble_floor_ratio, self._spread, self._place)
             log_p = evidence.log_likelihood(counts, self._log_shapes, state.log_z[:, :m])
             null = evidence.band_null(log_p, band)[..., None]
-            cap = float(np.exp(self._log_a + _CAP_NATS))
             evidence.update(state.slow[:, :m], log_p[..., SLOWER] - null, happened, cap)
             evidence.update(state.fast[:, :m], log_p[..., FASTER] - null, happened, cap)
         slow, fast = evidence.mixture_log(state.slow[:, :m]), evidence.mixture_log(state.fast[:, :m])
-        return learned & (slow >= self._log_a), learned & (fast >= self._log_a), slow
-
-    def _weigh_mix(self, mixes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Alarms of the mix of requests, (m,); updates what recent mixes were."""
-        state, m = self._state, self.n_nodes + 1
-        base = state.base_mix[:m]
-        n_base, n = base.sum(axis=-1), mixes.sum(axis=-1)
-        radius = mix.radius_nats(state.mix_wobble[:m], n_base, self.model.strata)
-        log_e = mix.log_e(mixes, base, state.recent_mix[:m], radius)
-        happened = (n > 0) & (n_base > 0)
-        evidence.update(state.mix[:m], log_e[:, None], happened, float(np.exp(self._log_a + _CAP_NATS)))
-        state.recent_mix[:m][happened] = state.recent_mix[:m][happened] * np.float32(mix.RECENT_KEEP) + mixes[happened]
-        return state.mix[:m, 0] >= np.exp(self._log_a)
-
-    def _seed_alarm(self, m: int) -> NDArray[np.bool_]:
-        state = self._state
-        now = state.tail[:, :m, 0]
-        with np.errstate(invalid="ignore"):
-            return (state.periods[:, :m] >= self.detection.kl_periods) & (now > self._threshold(m))
-
-    def _threshold(self, m: int) -> NDArray[np.float64]:
-        """Adaptive threshold of P99.9, seconds (4, m)."""
-        level = self._state.tail_level[:, :m]
+        mix_alarm = self._weigh_mix(mixes, cap)
         if self.detection.method == "seed":
-            known = np.where(level[..., 2] > 1, level[..., 0], np.nan)
-            return seed.tail_threshold_s(known, np.sqrt(level[..., 1]), self._kappa)
-        return tail.threshold_s(level, self._kappa)
+            with np.errstate(invalid="ignore"):
+                above = state.tail[:, :m, 0] > tail_threshold_s(state, m, self.detection, self._kappa)
+            return Alarms(above & (state.periods[:, :m] >= self.detection.kl_periods), np.zeros_like(learned), mix_alarm, slow)
+        return Alarms(learned & (slow >= self._log_a), learned & (fast >= self._log_a), mix_alarm, slow)
 
-    # -- blocks --------------------------------------------------------------------------------------------------------------
+    def _weigh_mix(self, mixes: NDArray[np.int64], cap: float) -> NDArray[np.bool_]:
+        """Alarms of the mix of requests, (m,); also keeps what recent mixes were."""
+        state, m = self._state, self.n_nodes + 1
+        base, recent = state.base_mix[:m], state.recent_mix[:m]
+        n_base, n = base.sum(axis=-1), mixes.sum(axis=-1)
+        happened = (n > 0) & (n_base > 0)
+        if happened.any():
+            radius = mix.radius_nats(state.mix_wobble[:m], n_base, self.model.strata)
+            log_e = mix.log_e(mixes, base, recent, radius)
+            evidence.update(state.mix[:m], log_e[:, None], happened, cap)
+            recent[happened] = recent[happened] * np.float32(mix.RECENT_KEEP) + mixes[happened]
+        return np.asarray(state.mix[:m, 0] >= np.exp(self._log_a))
+
+    # -- blocks ----
+
+    def _turn_to(self, block: int) -> bool:
+        """Completes the blocks before `block`; True when that changed anything."""
+        if self._closed is None or block == self._closed // self._per_block:
+            return False
+        turned = False
+        for over in range(self._closed // self._per_block, block):
+            # After a long silence all blocks are empty: only the ageing of long windows is left, and it can wait.
+            if over - self._last_filled <= len(self._state.blocks) or over % _SILENT_TURN == 0:
+                self._turn(over)
+                turned = True
+        return turned
 
     def _turn(self, over: int) -> None:
         """Detection period `over` is complete."""
-        state, m, settings = self._state, self.n_nodes + 1, self.detection
-        done = state.blocks[0, :, :m]
-        n, n_base = done.sum(axis=-1, dtype=np.int64), state.base[:, :m].sum(axis=-1)
-        if settings.method == "seed":
-            kl = seed.kl_nats(state.base[:, :m], done)
-            counted = n > 0
-        else:
-            kl = drift.kl_nats(done, state.base[:, :m]) - drift.bias_nats(ranks.BINS, n, n_base)
-            counted = n >= settings.min_samples
-        counted &= state.learned[:, :m]
-        periods = seed.count_periods(state.periods[:, :m], kl, settings.kl_warn_nats)
-        state.periods[:, :m] = np.where(counted, periods, state.periods[:, :m])
-        self._turn_tail(over)
-        baseline.learn_block(state, over, self._block_s, settings.half_life_s, self._spread)
-        baseline.turn_blocks(state, over, settings.min_samples, max(1, round(settings.longest_window_s / self._block_s)))
-        pool_bad = state.bad_block[:, 0] >= over - _PENDING_BLOCKS
-        self._pending[-1][pool_bad] = 0
+        settings = self.detection
+        blocks.complete(self._state, self.n_nodes + 1, settings, over, self._block_s, self._spread)
+        self._pending[-1][self._state.bad_block[:, 0] >= over - _PENDING_BLOCKS] = 0
         if self._pending[-1].any():
             self.model.learn(self._pending[-1], float(np.exp2(-self._block_s / settings.half_life_s)))
         self._pending[1:] = self._pending[:-1].copy()
         self._pending[0] = 0
         self._follow()
 
-    def _turn_tail(self, over: int) -> None:
-        """Full fine histograms give a P99.9, which moves the threshold unless something is wrong, and start again."""
-        state, m = self._state, self.n_nodes + 1
-        full = state.fine[:, :m].sum(axis=-1, dtype=np.int64) >= self.detection.min_samples
-        if not full.any():
-            return
-        fresh = tail.p999(state.fine[:, :m][full])
-        state.tail[:, :m][full] = fresh
-        state.fine[:, :m][full] = 0
-        good = (state.bad_block[:, :m] < over)[full] & (fresh[:, 3] != CENSORED)
-        where = np.zeros((SLIS, m), np.bool_)
-        where[full] = good
-        level = state.tail_level[:, :m][where]
-        keep = float(np.exp2(-self._block_s / self.detection.half_life_s))
-        if self.detection.method == "seed":
-            tail.level_update(level, fresh[good, 0], keep)
-        else:
-            tail.threshold_update(level, np.log(fresh[good, 0]), keep)
-        state.tail_level[:, :m][where] = level
-
-    # -- output --------------------------------------------------------------------------------------------------------------
-
-    def _report(
-        self,
-        slot: int,
-        n_tick: NDArray[np.int64],
-        bad: NDArray[np.bool_],
-        alarm: NDArray[np.bool_],
-        improved: NDArray[np.bool_],
-        mix_alarm: NDArray[np.bool_],
-        log_evidence: NDArray[np.float64],
-    ) -> BankTick:
-        state, m, settings = self._state, self.n_nodes + 1, self.detection
-        learned = state.learned[:, :m]
-        counts, sums, mixes = baseline.window(state, m, settings.min_samples)
-        n, n_base = counts.sum(axis=-1), state.base[:, :m].sum(axis=-1)
-        n_mix, n_base_mix = mixes.sum(axis=-1), state.base_mix[:m].sum(axis=-1)
-        service = drift.kl_nats(counts, state.base[:, :m]) - drift.bias_nats(ranks.BINS, n, n_base)
-        mixed = drift.kl_nats(mixes, state.base_mix[:m]) - drift.bias_nats(self.model.strata, n_mix, n_base_mix)
-        usable = learned & (n > 0) & (n_base > 0)
-        service = np.where(usable, service, np.nan)
-        mixed = np.where(usable, np.where(n_base_mix > 0, mixed, np.nan), np.nan)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shift = (sums / n - state.base_sum[:, :m] / n_base) * ranks.NATS_PER_CODE
-        shift = np.where(usable, shift, np.nan)
-        peer = np.full((SLIS, m), np.nan)
-        peer[:, 1:] = peers.shift_against_peers(shift[:, 1:], usable[:, 1:])
-        p999 = self._p999(m)
-        threshold = self._threshold(m)
-        with np.errstate(invalid="ignore"):
-            above = (p999[..., 0] > threshold) | self._heavy(counts, n)
-        shown = np.where(learned, n, state.seen[:, :m])
-        since = state.drift_since[:, :m]
-        return BankTick.split(
-            n_tick=n_tick,
-            n=shown,
-            baseline=np.where(learned, np.where(bad, FROZEN, ACTIVE), LEARNING).astype(np.uint8),
-            enough=n >= settings.min_samples,
-            kl_nats=mixed + service,
-            kl_mix_nats=mixed,
-            kl_service_nats=service,
-            shift_nats=shift,
-            peer_shift_nats=peer,
-            log_evidence=log_evidence,
-            log_threshold=np.full((SLIS, m), self._log_a),
-            alarm=alarm,
-            improved=improved,
-            mix_alarm=np.broadcast_to(mix_alarm, (SLIS, m)),
-            p999_s=p999[..., 0],
-            p999_lo_s=p999[..., 1],
-            p999_hi_s=p999[..., 2],
-            p999_kind=np.nan_to_num(p999[..., 3], nan=CENSORED).astype(np.uint8),
-            threshold_s=threshold,
-            tail_above=learned & above,
-            periods=state.periods[:, :m].copy(),
-            drift_s=np.where(since >= 0, (slot + 1 - since) * self.tick_s, 0.0),
-        )
-
-    def _p999(self, m: int) -> NDArray[np.float64]:
-        """P99.9 of the running histogram where it holds enough samples, else of the last full one, (4, m, 4)."""
-        state = self._state
-        fine = state.fine[:, :m]
-        enough = fine.sum(axis=-1, dtype=np.int64) >= self.detection.min_samples
-        out = state.tail[:, :m].copy()
-        if enough.any():
-            out[enough] = tail.p999(fine[enough])
-        return out
-
-    def _heavy(self, counts: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """More requests of the window above the baseline's q0.99 than twice its share explains, (4, m)."""
-        base = self._state.base[:, : self.n_nodes + 1]
-        n_base = np.maximum(base.sum(axis=-1), 1.0)
-        slowest = counts[..., -2:].sum(axis=-1)
-        share = (base[..., -2:].sum(axis=-1) + 1) / n_base
-        log_e = evidence.binomial_log_e(slowest, n, evidence.upper_share(share, n_base, 2.0))
-        return log_e > np.log(_DAY_S / self._block_s / self.detection.false_alarms_per_day)
-
-    # -- life ----------------------------------------------------------------------------------------------------------------
+    # -- life ----
 
     def reset_evidence(self, nodes: NDArray[np.bool_]) -> None:
         """Forgets the evidence against nodes (bool (nodes,)), for example after a breaker closed."""
         rows = np.flatnonzero(nodes) + 1
         self._state.slow[:, rows] = 0
         self._state.fast[:, rows] = 0
+        self._last = None
 
     def rebase(self, nodes: NDArray[np.bool_]) -> None:
         """Forgets everything about nodes (bool (nodes,)): a deploy, or an operator says that this is normal now.
@@ -399,4 +308,62 @@ class SeriesBank:
             self._state.forget(np.array([0]))
             self.model = PoolModel(self.model.strata)
             self._pending[:] = 0
+        self._last = None
         self._follow()
+
+    def state(self) -> bytes:
+        """Everything that later results depend on, open ticks included; `restore` continues from it as if nothing had
+        happened.
+        """
+        fields = dataclasses.fields(BankState)
+        arrays = {f.name: getattr(self._state, f.name) for f in fields} | {
+            "pending": self._pending,
+            "log_shapes": self._log_shapes,
+            "spread": self._spread,
+            "place": self._place,
+        }
+        return msgspec.msgpack.encode(
+            {
+                "version": _VERSION,
+                "n_nodes": self.n_nodes,
+                "closed": self._closed,
+                "last_filled": self._last_filled,
+                "arrays": pack(arrays),
+                "model": pack(self.model.arrays()),
+                "open": {str(slot): pack(Rows.join(parts).arrays()) for slot, parts in sorted(self._open.items())},
+                "log": pack(self._log.arrays()),
+            }
+        )
+
+    @classmethod
+    def restore(cls, raw: bytes, detection: Detection, tick_s: float, open_slots: int) -> SeriesBank:
+        """The bank whose `state` is `raw`.
+
+        Raises:
+            SchemaError: The bytes are not such a state, or were made under settings that shape it otherwise (tick, period,
+                lag, strata).
+        """
+        bank = cls(detection, tick_s, open_slots)
+        try:
+            saved = msgspec.msgpack.decode(raw)
+            if saved["version"] != _VERSION:
+                raise SchemaError("snapshot_version", f"bank state version {saved['version']}, expected {_VERSION}")
+            arrays, model = unpack(saved["arrays"]), unpack(saved["model"])
+            same = arrays["pending"].shape == bank._pending.shape and len(arrays["blocks"]) == len(bank._state.blocks)
+            if not same:
+                raise SchemaError("snapshot_settings", "the state was saved under other detection settings: start without it")
+            bank._pending, bank._log_shapes = arrays.pop("pending"), arrays.pop("log_shapes")
+            bank._spread, bank._place = arrays.pop("spread"), arrays.pop("place")
+            bank._state = BankState(**arrays)
+            bank.model = PoolModel.from_arrays(model)
+            bank.n_nodes, bank._closed, bank._last_filled = saved["n_nodes"], saved["closed"], saved["last_filled"]
+            bank._open = {int(slot): [Rows(**unpack(rows))] for slot, rows in saved["open"].items()}
+            bank._log = Rows(**unpack(saved["log"]))
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+            raise SchemaError("snapshot_malformed", f"not a bank state: {error}") from error
+        return bank
+
+
+def _any(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether any SLI of a row has the flag, (rows,)."""
+    return np.asarray(flags.any(axis=0))

@@ -1,11 +1,12 @@
 """What is normal for a series: learned, slowly forgotten, frozen while something is wrong.
 
-A series is LEARNING until it has enough samples over enough time, then ACTIVE. Blocks (detection periods) become part of the baseline only after the
-lag, and only if the series neither alarmed nor was held since the block began: the run-up to an incident is dropped, the incident itself
-never becomes normal (FROZEN). Old counts are forgotten exponentially.
+A series is LEARNING until it has enough samples over enough time, then ACTIVE. Blocks (detection periods) become part of
+the baseline only after the lag, and only if the series neither alarmed nor was held since the block began: the run-up to an
+incident is dropped, the incident itself never becomes normal (FROZEN). Old counts are forgotten exponentially.
 
-The tolerance band is learned too: how much the series' own mean log-latency wobbles from tick to tick and from block to block beyond
-what the sample sizes explain (a method-of-moments variance component), at least the policy's floor, plus three standard errors of the baseline.
+The tolerance band is learned too: how much the series' own mean log-latency wobbles from tick to tick and from block to
+block beyond what the sample sizes explain (a method-of-moments variance component), at least the policy's floor, plus three
+standard errors of the baseline.
 """
 
 from __future__ import annotations

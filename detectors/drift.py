@@ -1,9 +1,9 @@
 """How far a window is from its baseline: Kullback-Leibler divergence, and its split into workload and service.
 
-KL(current || baseline) of finite samples is biased upwards by (cells - 1) / 2 * (1/n + 1/n0) (Wilks 1938; Miller 1955); the *plain* value is
-never negative, the *corrected* one has the bias taken off and is what people are shown. By the chain rule
-KL(stratum, latency) = KL(stratum) + E[KL(latency | stratum)]: the first term is a workload shift, the second a change of service
-(Cover and Thomas, Elements of Information Theory, 2.5).
+KL(current || baseline) of finite samples is biased upwards by (cells - 1) / 2 * (1/n + 1/n0) (Wilks 1938; Miller 1955); the
+*plain* value is never negative, the *corrected* one has the bias taken off and is what people are shown. By the chain rule
+KL(stratum, latency) = KL(stratum) + E[KL(latency | stratum)]: the first term is a workload shift, the second a change of
+service (Cover and Thomas, Elements of Information Theory, 2.5).
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ _HALF = 0.5
 
 
 def _distribution(counts: NDArray[Any], add: float) -> NDArray[np.float64]:
-    values = counts.astype(np.float64) + add
+    values: NDArray[np.float64] = counts.astype(np.float64) + add
     total = values.sum(axis=-1, keepdims=True)
-    return np.divide(values, total, out=np.full_like(values, 1 / values.shape[-1]), where=total > 0)
+    return np.asarray(np.divide(values, total, out=np.full_like(values, 1 / values.shape[-1]), where=total > 0))
 
 
 def kl_nats(current: NDArray[Any], baseline: NDArray[Any], *, add: float = _HALF) -> NDArray[np.float64]:
     """Plain KL(current || baseline) over the last axis, nats, (...); finite and >= 0 for any counts, 0 for equal ones.
 
     Args:
-        current, baseline: Counts (..., K) that broadcast against each other.
+        current: Counts (..., K).
+        baseline: Counts that broadcast against them.
         add: Smoothing, a pseudo-count in every cell (Krichevsky and Trofimov's one half).
 
     >>> import numpy as np
@@ -78,7 +79,8 @@ def chain_rule(current: NDArray[Any], baseline: NDArray[Any], *, add: float = _H
     """Splits the plain KL of joint counts (..., strata, K) into that of the strata and the mean one within strata.
 
     Args:
-        current, baseline: Joint counts of stratum and latency bin.
+        current: Joint counts of stratum and latency bin.
+        baseline: The same of the baseline.
         add: Pseudo-count in every joint cell.
     """
     p = _joint(current, add)

@@ -1,8 +1,8 @@
 """Dynamic SLO: how far an internal threshold may follow a drift, and when a drift is old enough to ask for its cause.
 
-The published form loosens the SLO by up to 37.5 % whenever KL rises, in whatever direction and for whatever reason: exactly when the service
-regresses. The repaired form follows only what is not the service's fault (the mix part of the drift), and never passes the contractual SLO.
-Error budgets are counted against the contractual SLO alone.
+The published form loosens the SLO by up to 37.5 % whenever KL rises, in whatever direction and for whatever reason: exactly
+when the service regresses. The repaired form follows only what is not the service's fault (the mix part of the drift), and
+never passes the contractual SLO. Error budgets are counted against the contractual SLO alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["recalibrates", "repaired_slo_s", "seed_slo_s", "wants_root_cause"]
 def seed_slo_s(
     base_s: NDArray[np.float64], kl_nats: NDArray[np.float64], gain: float = 2.5, cap_nats: float = 0.15
 ) -> NDArray[np.float64]:
-    """base * (1 + gain * min(KL, cap)), seconds: the published form.
+    """Base * (1 + gain * min(KL, cap)), seconds: the published form.
 
     >>> import numpy as np
     >>> seed_slo_s(np.array([1.0, 1.0]), np.array([0.12, 9.9])).round(3).tolist()
@@ -45,14 +45,18 @@ def repaired_slo_s(
         cap_nats: Drift beyond which the SLO no longer follows.
     """
     drift = np.clip(np.nan_to_num(kl_mix_nats, nan=0.0), 0.0, cap_nats)
-    return np.minimum(base_s * (1 + np.where(tightening, 0.0, gain * drift)), ceiling_s)
+    return np.asarray(np.minimum(base_s * (1 + np.where(tightening, 0.0, gain * drift)), ceiling_s))
 
 
 def recalibrates(periods: NDArray[np.int64], alarm: NDArray[np.bool_], kl_periods: int) -> NDArray[np.bool_]:
-    """Where the tail threshold (never the baseline) is to be learned anew: `kl_periods` periods of drift that no alarm explains."""
-    return (periods > 0) & (periods % kl_periods == 0) & ~alarm
+    """Where the tail threshold (never the baseline) is to be learned anew: `kl_periods` periods of drift that no alarm
+    explains.
+    """
+    return np.asarray((periods > 0) & (periods % kl_periods == 0) & ~alarm)
 
 
 def wants_root_cause(drift_s: NDArray[np.float64], long_drift_s: float) -> NDArray[np.bool_]:
-    """Where a drift has lasted long enough, timed since its alarm against the frozen baseline, so that no recalibration resets the clock."""
+    """Where a drift has lasted long enough, timed since its alarm against the frozen baseline, so that no recalibration
+    resets the clock.
+    """
     return drift_s >= long_drift_s

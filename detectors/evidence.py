@@ -1,12 +1,14 @@
 """Calibrated evidence of a slowdown: Shiryaev-Roberts sums of likelihood ratios against a tolerant null.
 
-Each tick a series contributes e_a = q_a(c) / max over |d| <= band of p_d(c) for a fixed family of alternatives q_a (everything slower by d, or a
-share of requests slower by d); p_d is the series' own baseline shifted by d, so wobble of the latency inside the band is never evidence. For any
-null inside the band E[e_a] <= 1, hence for R_a <- (R_a + 1) e_a and the mixture R = sum of w_a R_a the mean time between false alarms at
-R >= A is at least A ticks (e-detectors: Shin, Ramdas, Rinaldo, arXiv 2203.03532). Fixed alternatives need no warm-up: one tick may be enough, and
-one sample a tick works too. Ticks without samples do not count.
+Each tick a series contributes e_a = q_a(c) / max over |d| <= band of p_d(c) for a fixed family of alternatives q_a
+(everything slower by d, or a share of requests slower by d); p_d is the series' own baseline shifted by d, so wobble of the
+latency inside the band is never evidence. For any null inside the band E[e_a] <= 1, hence for R_a <- (R_a + 1) e_a and the
+mixture R = sum of w_a R_a the mean time between false alarms at R >= A is at least A ticks (e-detectors: Shin, Ramdas,
+Rinaldo, arXiv 2203.03532). Fixed alternatives need no warm-up: one tick may be enough, and one sample a tick works too.
+Ticks without samples do not count.
 
-All null and alternative log-likelihoods of all series are one matrix product, counts (series, BINS) times log-templates (BINS, family).
+All null and alternative log-likelihoods of all series are one matrix product, counts (series, BINS) times log-templates
+(BINS, family).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _MAX_LOG = 60.0
 
 
 def log_threshold(ticks_per_day: float, false_alarms_per_day: float) -> float:
-    """log A such that a series alarms falsely at most `false_alarms_per_day` times a day on average.
+    """Log A such that a series alarms falsely at most `false_alarms_per_day` times a day on average.
 
     >>> round(log_threshold(17280, 0.01), 3)
     14.362
@@ -47,7 +49,7 @@ def log_threshold(ticks_per_day: float, false_alarms_per_day: float) -> float:
 
 
 def band_null(log_likelihood: NDArray[np.float32], band_nats: NDArray[np.float32]) -> NDArray[np.float32]:
-    """max over |d| <= band of the log-likelihood of the baseline shifted by d, (...).
+    """Max over |d| <= band of the log-likelihood of the baseline shifted by d, (...).
 
     Args:
         log_likelihood: (..., len(FAMILY)); between the grid's shifts it is interpolated linearly.
@@ -91,8 +93,8 @@ def mixture_log(statistic: NDArray[np.float32]) -> NDArray[np.float64]:
 def tilt(shapes: NDArray[np.float64], base: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Log of the pool's templates, and of their normalisers once tilted to each series' own baseline.
 
-    A series' baseline is its counts plus `PRIOR` samples' worth of the pool's shape. Its alternatives are the pool's, times the ratio of the two
-    baselines; that ratio cancels in every likelihood ratio except for the normaliser.
+    A series' baseline is its counts plus `PRIOR` samples' worth of the pool's shape. Its alternatives are the pool's, times
+    the ratio of the two baselines; that ratio cancels in every likelihood ratio except for the normaliser.
 
     Args:
         shapes: The pool's bin probabilities of each template, (4, FAMILY, BINS).
@@ -132,11 +134,12 @@ def upper_share(share: NDArray[np.float64], n: NDArray[Any], tolerance: float) -
     """
     trials = np.maximum(n, 1.0)
     error = 3 * np.sqrt(share * (1 - np.minimum(share, 1.0)) / trials) + 3 / trials
-    return np.clip(np.maximum(tolerance * share, share + error), 1e-6, 0.5)
+    return np.asarray(np.clip(np.maximum(tolerance * share, share + error), 1e-6, 0.5))
 
 
 def binomial_log_e(events: NDArray[Any], trials: NDArray[Any], limit: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Log e-value against "the share of events is at most `limit`", (...): the mean of likelihood ratios at multiples of the limit.
+    """Log e-value against "the share of events is at most `limit`", (...): the mean of likelihood ratios at multiples of
+    the limit.
 
     The ratio grows with the number of events, so its mean is at most 1 for every share up to the limit.
     """

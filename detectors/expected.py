@@ -1,9 +1,10 @@
 """What latency a request should have had, given its size: the part of a latency that is the workload's and not the node's.
 
-TTFT and queueing grow with the prompt tokens to be computed, TPOT barely, end-to-end latency with the output tokens. For each SLI the pool's
-learning phase fits ``seconds = a + b * prompt tokens + c * output tokens`` with a, b, c >= 0 in relative error (prefill and decode are affine
-in tokens to within a few per cent on measured GPU profiles). Everything after works on the ratio latency / expected, so a change of the mix
-of requests inside a stratum does not look like a change of service.
+TTFT and queueing grow with the prompt tokens to be computed, TPOT barely, end-to-end latency with the output tokens. For
+each SLI the pool's learning phase fits ``seconds = a + b * prompt tokens + c * output tokens`` with a, b, c >= 0 in
+relative error (prefill and decode are affine in tokens to within a few per cent on measured GPU profiles). Everything after
+works on the ratio latency / expected, so a change of the mix of requests inside a stratum does not look like a change of
+service.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _HUBER = 1.0
 _FIT_ROWS = 20_000
 _TERMS: tuple[tuple[int, ...], ...] = ((0,), (0, 1), (0, 2), (0, 1, 2))
 _PENALTY = 16.0
-"""A term must lower the chi-square by this much (four standard errors): a trend that is noise would tilt every long prompt."""
+"""A term must lower the chi-square by this much (four standard errors): a trend that is noise would tilt every long
+prompt."""
 
 
 def _known(tokens: NDArray[np.uint32]) -> NDArray[np.float64]:
@@ -31,8 +33,8 @@ def _known(tokens: NDArray[np.uint32]) -> NDArray[np.float64]:
 def fit(latency_s: NDArray[np.float32], tokens: NDArray[np.uint32], output_tokens: NDArray[np.uint32]) -> NDArray[np.float32]:
     """Coefficients (a, b, c) of each SLI, float32 (slis, 3), seconds and seconds per token.
 
-    A robust fit (Huber weights) in relative error, so that neither long requests nor a few stalled ones rule it. The order of rows must be
-    canonical when results are to be equal byte for byte.
+    A robust fit (Huber weights) in relative error, so that neither long requests nor a few stalled ones rule it. The order
+    of rows must be canonical when results are to be equal byte for byte.
 
     Args:
         latency_s: float32 (slis, n), NaN where unknown.
@@ -78,11 +80,12 @@ def expected_log2(
 
     Args:
         coefficients: Result of `fit`, (slis, 3).
-        tokens, output_tokens: uint32 (n,).
+        tokens: Prompt tokens to be computed, uint32 (n,).
+        output_tokens: uint32 (n,).
     """
     prompt = np.where(tokens == UNKNOWN_TOKENS, np.float32(0), tokens.astype(np.float32))
     output = np.where(output_tokens == UNKNOWN_TOKENS, np.float32(0), output_tokens.astype(np.float32))
     seconds = coefficients[:, :1] + coefficients[:, 1:2] * prompt
     if coefficients[:, 2].any():
         seconds = seconds + coefficients[:, 2:] * output
-    return np.log2(np.maximum(seconds, np.float32(1e-6)))
+    return np.asarray(np.log2(np.maximum(seconds, np.float32(1e-6))), np.float32)

@@ -1,9 +1,10 @@
 """Log-linear histograms of latencies, filled from the bit pattern of float32 values.
 
-The exponent and the five leading mantissa bits of a float32 *are* a log-linear bucket number: 32 equal buckets in each octave, no
-logarithm. A bucket's representative is the harmonic middle of its edges, so a quantile is at most 1/65 = 1.54 % away from the exact
-order statistic. Histograms are arrays of counts (..., BUCKETS): merging is adding, in any grouping. The layout is that of HdrHistogram
-and OpenTelemetry's exponential histogram at a fixed scale; the error bound is that of DDSketch (Masson, Rim, Lee, VLDB 2019).
+The exponent and the five leading mantissa bits of a float32 *are* a log-linear bucket number: 32 equal buckets in each
+octave, no logarithm. A bucket's representative is the harmonic middle of its edges, so a quantile is at most 1/65 = 1.54 %
+away from the exact order statistic. Histograms are arrays of counts (..., BUCKETS): merging is adding, in any grouping. The
+layout is that of HdrHistogram and OpenTelemetry's exponential histogram at a fixed scale; the error bound is that of
+DDSketch (Masson, Rim, Lee, VLDB 2019).
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def _values() -> NDArray[np.float64]:
 
 
 VALUES_S: NDArray[np.float64] = _values()
-"""Representative of each bucket, seconds; underflow LOWEST_S / 2, overflow HIGHEST_S (a lower bound); float64 (BUCKETS,)."""
+"""Representative of each bucket, seconds; underflow LOWEST_S / 2, overflow HIGHEST_S (a lower bound); float64
+(BUCKETS,)."""
 
 
 def bucket_of(values_s: NDArray[np.float32]) -> NDArray[np.int32]:

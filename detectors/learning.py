@@ -1,9 +1,9 @@
 """From the first requests of a node to its baseline; from the first node's to the pool's model.
 
-Requests of nodes that are still learning are kept as rows, at most a few thousand a node. When a node has enough of them over enough time, its usual
-place against the pool's expectation is measured and its rows are counted into its baseline. The first nodes to get there also
-teach the pool's model. A node that joins later needs only its place: the shape of its distribution is borrowed from the pool and gives way
-to its own as samples come in.
+Requests of nodes that are still learning are kept as rows, at most a few thousand a node. When a node has enough of them
+over enough time, its usual place against the pool's expectation is measured and its rows are counted into its baseline. The
+first nodes to get there also teach the pool's model. A node that joins later needs only its place: the shape of its
+distribution is borrowed from the pool and gives way to its own as samples come in.
 """
 
 from __future__ import annotations

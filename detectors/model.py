@@ -1,6 +1,10 @@
-"""What a pool's latencies are measured against: expected latencies, strata, rank bins and templates, shared by all its nodes."""
+"""What a pool's latencies are measured against: expected latencies, strata, rank bins and templates, shared by all its
+nodes.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +19,9 @@ __all__ = ["PoolModel"]
 
 STRATUM_SAMPLES = 200
 """Samples of a stratum before it may testify."""
+
+
+_TABLES = ("coefficients", "hist", "known", "edges", "table", "centre", "template")
 
 
 class PoolModel:
@@ -37,6 +44,18 @@ class PoolModel:
         self.table = np.full((SLIS, strata, ranks.CODES), ranks.UNKNOWN_BIN, np.uint8)
         self.centre = np.zeros((SLIS, strata), np.int16)
         self.template = np.tile(ranks.nominal(), (SLIS, strata, len(FAMILY), 1))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All tables by name, for a snapshot."""
+        return {name: getattr(self, name) for name in _TABLES}
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> PoolModel:
+        """Inverse of `arrays`."""
+        model = cls(arrays["hist"].shape[1])
+        for name in _TABLES:
+            setattr(model, name, arrays[name])
+        return model
 
     def fit(self, rows: Rows) -> None:
         """Learns expected latencies from canonical rows."""
@@ -105,4 +124,6 @@ class PoolModel:
     def spread(self) -> NDArray[np.float64]:
         """Standard deviation of residuals within strata, nats, (4,)."""
         total = self.hist.sum(axis=-1)
-        return np.sqrt((self.variance() * total**2).sum(axis=-1) / np.maximum(np.where(self.known, total, 0).sum(axis=-1), 1e-9))
+        return np.asarray(
+            np.sqrt((self.variance() * total**2).sum(axis=-1) / np.maximum(np.where(self.known, total, 0).sum(axis=-1), 1e-9))
+        )

@@ -1,4 +1,6 @@
-"""A node against the rest of its pool: what all nodes share is the workload's or the deploy's doing, what one shows alone is its own."""
+"""A node against the rest of its pool: what all nodes share is the workload's or the deploy's doing, what one shows alone
+is its own.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
 """Rank bins: where a latency falls among the baseline latencies of its own stratum.
 
-A latency divided by what was expected (`detectors.expected`) is coded as a residual, 64 codes per octave. Each stratum's residuals are cut at its
-own baseline quantiles into K = 16 bins, 12 of equal probability and 4 in the tail (0.923, 0.96, 0.99, 0.999). By the probability integral
-transform all strata then share one distribution over bins, so counts pooled over strata do not move when the mix does (Rosenblatt 1952).
+A latency divided by what was expected (`detectors.expected`) is coded as a residual, 64 codes per octave. Each stratum's
+residuals are cut at its own baseline quantiles into K = 16 bins, 12 of equal probability and 4 in the tail (0.923, 0.96,
+0.99, 0.999). By the probability integral transform all strata then share one distribution over bins, so counts pooled over
+strata do not move when the mix does (Rosenblatt 1952).
 
-What a slowdown would look like is read off the same residual histograms: shift a stratum's histogram by `d` (in log-latency) and see how
-much lands in each bin. These templates are small tables shared by all nodes, so evidence for thousands of series is one matrix product.
+What a slowdown would look like is read off the same residual histograms: shift a stratum's histogram by `d` (in
+    log-latency) and see how
+much lands in each bin. These templates are small tables shared by all nodes, so evidence for thousands of series is one
+matrix product.
 """
 
 from __future__ import annotations
@@ -63,9 +66,11 @@ def code_of(latency_log2: NDArray[np.float32], expected_log2: NDArray[np.float32
 
 
 def _smoothed(hist: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Probability of each code: the histogram, plus two observations' worth of a Laplace density with its centre and spread.
+    """Probability of each code: the histogram, plus two observations' worth of a Laplace density with its centre and
+    spread.
 
-    Few samples say nothing of the tail beyond them; the Laplace prior (heavier than a lognormal's) says it is not impossible.
+    Few samples say nothing of the tail beyond them; the Laplace prior (heavier than a lognormal's) says it is not
+    impossible.
     """
     counts = hist.astype(np.float64)
     total = counts.sum(axis=-1, keepdims=True)
@@ -80,7 +85,7 @@ def _smoothed(hist: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def _quantile(share: NDArray[np.float64], level: float) -> NDArray[np.intp]:
-    return (np.cumsum(share, axis=-1) < level).sum(axis=-1)
+    return np.asarray((np.cumsum(share, axis=-1) < level).sum(axis=-1))
 
 
 def cut(hist: NDArray[np.floating]) -> NDArray[np.int16]:
@@ -92,7 +97,7 @@ def cut(hist: NDArray[np.floating]) -> NDArray[np.int16]:
     upto = np.cumsum(_smoothed(hist), axis=-1)
     # The edge after which the cumulated share is nearest to the level: narrow distributions have few codes to choose from.
     edges = (upto[..., None, :] + np.diff(upto, append=1.0)[..., None, :] / 2 < LEVELS[:, None]).sum(axis=-1) + 1
-    return np.clip(edges, 1, CODES - 1).astype(np.int16)
+    return np.asarray(np.clip(edges, 1, CODES - 1).astype(np.int16))
 
 
 def bin_table(edges: NDArray[np.int16], known: NDArray[np.bool_]) -> NDArray[np.uint8]:
@@ -105,13 +110,14 @@ def bin_table(edges: NDArray[np.int16], known: NDArray[np.bool_]) -> NDArray[np.
     codes = np.arange(CODES)
     table = (codes >= edges[..., :, None]).sum(axis=-2).astype(np.uint8)
     table[~known] = UNKNOWN_BIN
-    return table
+    return np.asarray(table)
 
 
 def templates(hist: NDArray[np.floating], edges: NDArray[np.int16], family: list[Template]) -> NDArray[np.float64]:
     """Bin probabilities under each alternative, (..., len(family), BINS); every entry is positive and rows sum to 1.
 
-    A template (share, d) says: this share of the requests has its log-latency moved by d nats, the others are as the baseline.
+    A template (share, d) says: this share of the requests has its log-latency moved by d nats, the others are as the
+    baseline.
 
     Args:
         hist: (..., CODES) residual counts of a stratum.

@@ -18,15 +18,18 @@ class BankTick:
         n_tick, n: Samples in the tick and in the detection window, int64.
         baseline: `detectors.baseline` LEARNING, ACTIVE or FROZEN, uint8.
         enough: The window holds at least `min_samples`.
-        kl_nats, kl_mix_nats, kl_service_nats: KL(window || baseline) with its bias taken off; the first is the sum of the other two. The
-            service part is that of the ranks of latencies within their strata.
+        kl_nats, kl_mix_nats, kl_service_nats: KL(window || baseline) with its bias taken off; the first is the sum of the
+            other two. The service part is that of the ranks of latencies within their strata.
         shift_nats: Mean shift of log-latency against the baseline, given each request's size; > 0 is slower.
         peer_shift_nats: The node's shift less the median shift of the other nodes with a baseline; NaN without any.
         log_evidence, log_threshold: log of the Shiryaev-Roberts statistic for a slowdown and the value at which it alarms.
-        alarm, improved, mix_alarm: Calibrated alarms: slower, faster, another mix of requests (the node's, the same for all its SLIs).
-        p999_s, p999_lo_s, p999_hi_s, p999_kind: P99.9, its 95 % interval, and `detectors.tail` EMPIRICAL, EXTRAPOLATED or CENSORED (uint8).
+        alarm, improved, mix_alarm: Calibrated alarms: slower, faster, another mix of requests (the node's, the same for all
+            its SLIs).
+        p999_s, p999_lo_s, p999_hi_s, p999_kind: P99.9, its 95 % interval, and `detectors.tail` EMPIRICAL, EXTRAPOLATED or
+            CENSORED (uint8).
         threshold_s: Adaptive threshold of P99.9, NaN before there is one.
-        tail_above: P99.9 is above the threshold, or the window holds more of the slowest requests than the baseline explains.
+        tail_above: P99.9 is above the threshold, or the window holds more of the slowest requests than the baseline
+            explains.
         periods: Consecutive detection periods with KL above `kl_warn_nats`, int64.
         drift_s: For how long the series has been in alarm, seconds; 0 when it is not.
         pool: The same for the pool as a whole, arrays (1, 4); None inside itself.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,10 @@ class Rows:
             np.concatenate([p.stratum for p in parts]),
             np.concatenate([p.slot for p in parts]),
         )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Columns by name, as `Rows(**arrays)` takes them."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def take(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> Rows:
         """The chosen rows."""

@@ -1,5 +1,6 @@
-"""The published rule, to the letter, so that it can be compared: KL > 0.12 in 3 consecutive periods, P99.9 above mean + 1.82 sd of the windows'
-P99.9s, and more than 3 recent failures. It knows neither sample sizes nor direction nor mix; what that costs is measured in `slodrift bench`.
+"""The published rule, to the letter, so that it can be compared: KL > 0.12 in 3 consecutive periods, P99.9 above mean +
+1.82 sd of the windows' P99.9s, and more than 3 recent failures. It knows neither sample sizes nor direction nor mix; what
+that costs is measured in `slodrift bench`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def count_periods(periods: NDArray[np.int64], kl: NDArray[np.float64], threshold
 
 
 def tail_threshold_s(mean_s: NDArray[np.float64], sd_s: NDArray[np.float64], kappa: float = KAPPA) -> NDArray[np.float64]:
-    """mean + kappa * sd of past windows' P99.9s, seconds."""
+    """Mean + kappa * sd of past windows' P99.9s, seconds."""
     return mean_s + kappa * sd_s
 
 

@@ -27,7 +27,8 @@ Bool = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class BankState:
-    """State of the series of a pool; `r` rows are allocated, row 0 is the pool, nodes follow. B blocks = 1 current + the lag.
+    """State of the series of a pool; `r` rows are allocated, row 0 is the pool, nodes follow. B blocks = 1 current + the
+    lag.
 
     A *block* is one detection period; blocks[0] is the running one.
     """
@@ -160,8 +161,8 @@ class BankState:
 
 
 _ROW_AXIS = {
-    "born": 0, "base_mix": 0, "recent_mix": 0, "mix": 0, "mix_wobble": 0, "block_mix": 1, "long_mix": 1, "blocks": 2, "block_sum": 2, "block_wobble": 2,
-    "long": 2, "long_since": 2,
+    "born": 0, "base_mix": 0, "recent_mix": 0, "mix": 0, "mix_wobble": 0, "block_mix": 1, "long_mix": 1, "blocks": 2,
+    "block_sum": 2, "block_wobble": 2, "long": 2, "long_since": 2,
 }  # fmt: skip
 """Axis of the rows; 1 where not said."""
 

@@ -1,8 +1,9 @@
 """Request strata: which requests may be compared with which.
 
-A stratum is (length of the prompt that was not found in the prefix cache) x (adapter class). Both are fixed functions of one row, so strata
-depend neither on arrival order nor on the mix, and their number is bounded. Within a stratum the trend of latency with length is
-taken out by `detectors.expected`; the stratum then only has to absorb what an affine trend leaves.
+A stratum is (length of the prompt that was not found in the prefix cache) x (adapter class). Both are fixed functions of
+one row, so strata depend neither on arrival order nor on the mix, and their number is bounded. Within a stratum the trend
+of latency with length is taken out by `detectors.expected`; the stratum then only has to absorb what an affine trend
+leaves.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def uncached_tokens(prompt_tokens: NDArray[np.uint32], cached_tokens: NDArray[np
 def stratum_of(tokens: NDArray[np.uint32], adapter_key: NDArray[np.uint32], max_strata: int) -> NDArray[np.uint8]:
     """Stratum of each row, uint8 (n,).
 
-    Length bins: 0 unknown, then below 256 tokens, one per octave, and the rest (8192 and more with 8 bins). Fewer than 8 strata join the
+    Length bins: 0 unknown, then below 256 tokens, one per octave, and the rest (8192 and more with 8 bins). Fewer than 8
+        strata join the
     longest ones; 16 and more separate requests with an adapter (by hash when there is room for several classes).
 
     Args:
@@ -63,4 +65,4 @@ def stratum_of(tokens: NDArray[np.uint32], adapter_key: NDArray[np.uint32], max_
     length = np.minimum(length, lengths - 1)
     if classes > 1:
         length += lengths * np.where(adapter_key == 0, 0, 1 + adapter_key.astype(np.int64) % (classes - 1)).astype(length.dtype)
-    return length.astype(np.uint8)
+    return np.asarray(length.astype(np.uint8))
