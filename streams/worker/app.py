@@ -19,6 +19,7 @@ from streams.worker.transport import BatchTransport, check_faust
 __all__ = ["WorkerApp", "make_app"]
 
 _STREAM_BUFFER = 65_536  # batches; what really bounds the buffer is the transport's byte budget
+_MAX_POLL_S = 7 * 86_400.0  # an archive may wait for ClickHouse for days; the watchdog ends what is stuck
 _MAX_FETCH_BYTES = 2 * 1024 * 1024
 
 
@@ -30,9 +31,9 @@ class WorkerApp(faust.App):  # type: ignore[misc]
     async def on_first_start(self) -> None:
         """Stock Faust makes a data folder here; without tables there is nothing to put in it."""
 
-    def batches(self, name: str) -> Any:
-        """A topic whose events are `FetchBatch`es. Without Faust's acks: offsets come from the ledger."""
-        return self.topic(name, schema=PassThroughSchema(), acks=False)
+    def batches(self, *names: str) -> Any:
+        """Topics whose events are `FetchBatch`es. Without Faust's acks: offsets come from the ledger."""
+        return self.topic(*names, schema=PassThroughSchema(), acks=False)
 
 
 def make_app(settings: Settings, group: str, *, commit_interval_s: float = 1.0) -> WorkerApp:
@@ -65,6 +66,7 @@ def make_app(settings: Settings, group: str, *, commit_interval_s: float = 1.0) 
         stream_buffer_maxsize=_STREAM_BUFFER,
         stream_wait_empty=False,
         stream_recovery_delay=0.0,
+        broker_max_poll_interval=_MAX_POLL_S,
         broker_session_timeout=session_s,
         broker_heartbeat_interval=session_s / 6,
         broker_request_timeout=max(2 * session_s, 10.0),

@@ -18,22 +18,23 @@ from __future__ import annotations
 import asyncio
 import types
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 import faust
 import structlog
 import uvloop
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
-from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
 from schemas.errors import ConfigError
+from streams.worker.fetch import ByteBudget, FetchBatch
 from streams.worker.ledger import CommitLedger
 
-__all__ = ["BatchConsumer", "BatchTransport", "FetchBatch", "check_faust"]
+__all__ = ["BatchConsumer", "BatchTransport", "check_faust"]
 
 _FAUST_SERIES = "0.15."
 _MAX_IN_FLIGHT_BYTES = 64 * 1024 * 1024
@@ -52,78 +53,6 @@ def check_faust(version: str = faust.__version__) -> None:
             f"faust-streaming {version} is installed, the batching transport knows {_FAUST_SERIES}x only: "
             "pip install 'faust-streaming>=0.15.3,<0.16'"
         )
-
-
-class FetchBatch:
-    """The records of one partition that one fetch brought, in offset order.
-
-    Attributes:
-        tp: Topic and partition.
-        records: At least one record; `value`, `key`, `headers`, `offset`, `timestamp` (ms) as aiokafka gives them.
-        tag: Number of seeks of this partition before the fetch.
-        size_bytes: Keys and values.
-    """
-
-    __slots__ = ("_release", "records", "size_bytes", "tag", "tp")
-
-    def __init__(
-        self, tp: TP, records: Sequence[ConsumerRecord], tag: int, release: Callable[[int], None] | None = None
-    ) -> None:
-        self.tp = tp
-        self.records = records
-        self.tag = tag
-        self.size_bytes = sum(len(r.value or b"") + len(r.key or b"") for r in records)
-        self._release = release
-
-    @property
-    def first(self) -> int:
-        """Offset of the first record."""
-        offset: int = self.records[0].offset
-        return offset
-
-    @property
-    def last(self) -> int:
-        """Offset of the last record."""
-        offset: int = self.records[-1].offset
-        return offset
-
-    def done(self) -> None:
-        """Say that the batch was handled, so that more may be fetched; a second call does nothing."""
-        if self._release is not None:
-            self._release(self.size_bytes)
-            self._release = None
-
-
-class _ByteBudget:
-    """How many bytes are fetched and not yet handled."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-        self.room = asyncio.Event()
-        self.room.set()
-        self._generation = 0
-
-    def take(self, size_bytes: int) -> Callable[[int], None]:
-        """Account for a batch; the returned function gives its bytes back (nothing after a `reset`)."""
-        self.used_bytes += size_bytes
-        if self.used_bytes >= self.limit_bytes:
-            self.room.clear()
-        generation = self._generation
-
-        def release(size_bytes: int) -> None:
-            if generation == self._generation:
-                self.used_bytes -= size_bytes
-                if self.used_bytes < self.limit_bytes:
-                    self.room.set()
-
-        return release
-
-    def reset(self) -> None:
-        """Forget everything: a rebalance dropped the batches that nobody will handle."""
-        self._generation += 1
-        self.used_bytes = 0
-        self.room.set()
 
 
 @types.coroutine
@@ -191,7 +120,7 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._budget = _ByteBudget(self.transport.max_in_flight_bytes)
+        self._budget = ByteBudget(self.transport.max_in_flight_bytes)
         self._tags: defaultdict[TP, int] = defaultdict(int)
         self._wanted_seeks: dict[TP, int] = {}
 
@@ -259,7 +188,7 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
                 return  # a rebalance began; what is left will be fetched again by whoever owns it
             if active is not None and tp not in active and tp not in self._buffered_partitions:
                 continue
-            batch._release = self._budget.take(batch.size_bytes)
+            batch.release = self._budget.take(batch.size_bytes)
             # Run the conductor's callback at once; only if it has to wait does it get a task, and flow control can end the wait.
             callback = self.callback(self._to_message(tp, batch))
             try:

@@ -1,0 +1,24 @@
+"""Counters of a worker, in the default Prometheus registry."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge
+
+__all__ = [
+    "DEAD_LETTERS", "DECISIONS", "DUPLICATES", "FRAMES", "JUDGE_FAILURES", "LOST_RECORDS", "PARTITIONS", "REFUSED_APPENDS",
+    "ROWS", "ROWS_ARCHIVED", "SINK_RETRIES", "SNAPSHOT_BYTES", "TICKS",
+]  # fmt: skip
+
+FRAMES = Counter("slodrift_frames", "Frames judged")
+ROWS = Counter("slodrift_rows", "Requests judged")
+TICKS = Counter("slodrift_ticks", "Ticks closed, all pools")
+DECISIONS = Counter("slodrift_decisions", "Decisions appended to the log", ["state"])
+DUPLICATES = Counter("slodrift_duplicates", "Rows and events that were delivered before")
+DEAD_LETTERS = Counter("slodrift_dead_letters", "Dead letters written", ["stage", "reason"])
+JUDGE_FAILURES = Counter("slodrift_judge_failures", "Batches at which a judge raised an exception")
+LOST_RECORDS = Counter("slodrift_lost_records", "Records that were gone from the log before they were judged")
+REFUSED_APPENDS = Counter("slodrift_refused_appends", "Records that Kafka refuses for good", ["topic"])
+SINK_RETRIES = Counter("slodrift_sink_retries", "Attempts to write to a destination that failed and were repeated", ["sink"])
+ROWS_ARCHIVED = Counter("slodrift_rows_archived", "Rows stored in ClickHouse", ["topic"])
+PARTITIONS = Gauge("slodrift_partitions", "Partitions of telemetry.frames that this worker owns")
+SNAPSHOT_BYTES = Gauge("slodrift_snapshot_bytes", "Size of the newest snapshot, compressed", ["partition"])

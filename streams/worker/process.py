@@ -1,0 +1,271 @@
+"""One worker process: waits for its servers, runs judge and archive, watches them, and ends cleanly.
+
+Judge and archive are two Faust apps with two consumer groups; together in one process they only share it (the embedded
+ClickHouse engine allows one process per folder).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
+
+import structlog
+from faust.types import TP
+
+from schemas.errors import SlodriftError, SourceError
+from schemas.topics import DEADLETTER, DECISIONS, FINDINGS, FRAMES, SNAPSHOTS, WINDOWS
+from sinks.clickhouse import ClickHouse, ClickHouseWriter
+from sinks.migrate import migrate
+from sinks.redis_decisions import DecisionSink, connect
+from streams.kafka import BrokerWatch, Partitions, wait_for_kafka
+from streams.settings import Settings
+from streams.worker.app import WorkerApp, make_app
+from streams.worker.archive_agent import ArchiveAgent
+from streams.worker.archive_rows import ARCHIVED
+from streams.worker.broker_view import BrokerView
+from streams.worker.judge_agent import JudgeAgent, JudgeTimes
+from streams.worker.outputs import Outputs
+from streams.worker.partition import JudgeFactory
+from streams.worker.producer import LogProducer
+from streams.worker.projector import Projector
+from streams.worker.snapshot_writer import SnapshotWriter
+from streams.worker.takeover import Takeover
+from streams.worker.watchdog import Observation, Watchdog
+
+__all__ = ["ROLES", "WorkerProcess"]
+
+log = structlog.get_logger(__name__)
+
+ROLES = ("judge", "archive")
+_CO_PARTITIONED = (FRAMES, WINDOWS, FINDINGS, DECISIONS)
+_STOP_S = 8.0
+
+
+class WorkerProcess:
+    """Runs until `stop`.
+
+    Args:
+        settings: Servers and periods.
+        roles: Of `ROLES`.
+        factory: Makes judges.
+        clickhouse: Shared connection, if the caller wants to read through it; by default one of our own.
+    """
+
+    def __init__(
+        self, settings: Settings, roles: Iterable[str], factory: JudgeFactory, *, clickhouse: ClickHouse | None = None
+    ) -> None:
+        self._settings = settings
+        self._roles = frozenset(roles)
+        self._factory = factory
+        self._clickhouse = clickhouse
+        self._stopping = asyncio.Event()
+        self._stopping_thread = threading.Event()
+        self._fatal: str | None = None
+        self._apps: list[WorkerApp] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closers: list[Callable[[], Awaitable[Any]]] = []
+        self._releases: list[Callable[[], Awaitable[None]]] = []
+
+    def stop(self) -> None:
+        """End the process cleanly; call it in its loop."""
+        self._stopping.set()
+        self._stopping_thread.set()
+
+    async def run(self, ready: Callable[[list[int]], None] = lambda partitions: None) -> None:
+        """Work.
+
+        Args:
+            ready: Called once, with the judged partitions, when everything assigned to us is restored.
+
+        Raises:
+            SlodriftError: It cannot go on; a supervisor should start it again.
+        """
+        try:
+            counts = await self._wait_for_kafka()
+        except SourceError:
+            return  # stopped before there was anything to do
+        try:
+            await self._start(counts, ready)
+            await self._stopping.wait()
+        finally:
+            await self._end()
+        if self._fatal is not None:
+            raise SlodriftError(self._fatal)
+
+    def _give_up(self, reason: str) -> None:
+        if self._fatal is None:
+            self._fatal = reason
+            self.stop()
+
+    # -- start -----------------------------------------------------------------------------------------------------------------
+
+    async def _wait_for_kafka(self) -> Partitions:
+        needed = [t.name for t in (*_CO_PARTITIONED, DEADLETTER)]
+        metadata = await asyncio.to_thread(
+            wait_for_kafka, self._settings, topics=needed, deadline_s=None, stop=self._stopping_thread
+        )
+        with_snapshots = SNAPSHOTS.name in metadata.topics and not metadata.topics[SNAPSHOTS.name].error
+        counts = Partitions(metadata, [*needed, *([SNAPSHOTS.name] if with_snapshots else [])])
+        n = counts.count(FRAMES.name)
+        for topic in (*_CO_PARTITIONED, *([SNAPSHOTS] if with_snapshots else [])):
+            if counts.count(topic.name) != n:
+                raise SlodriftError(
+                    f"topic {topic.name} has {counts.count(topic.name)} partitions and {FRAMES.name} has {n}: a pool has the "
+                    "same partition in all of them, so make the counts equal (a count only grows, and that moves pools)"
+                )
+        self._with_snapshots = with_snapshots
+        return counts
+
+    async def _start(self, counts: Partitions, ready: Callable[[list[int]], None]) -> None:
+        watch = BrokerWatch(self._settings)
+        producer = LogProducer(self._settings, watch)
+        self._closers.append(producer.close)
+        start: dict[str, Callable[..., Awaitable[JudgeAgent | ArchiveAgent]]]
+        start = {"judge": self._start_judge, "archive": self._start_archive}
+        agents = await asyncio.gather(*(start[role](counts, producer) for role in sorted(self._roles)))
+        self._spawn(self._watch_apps())
+        self._spawn(_announce(agents, ready))
+
+    async def _start_judge(self, counts: Partitions, producer: LogProducer) -> JudgeAgent:
+        settings = self._settings
+        app = make_app(settings, settings.judge_group)
+        partitions = [TP(FRAMES.name, p) for p in range(counts.count(FRAMES.name))]
+        view = BrokerView(settings, settings.judge_group, partitions)
+        self._closers.append(view.close)
+        blind_s = max(settings.kafka_session_timeout_s, 5.0)
+        redis = DecisionSink(connect(settings.redis_url.get_secret_value()), settings.fleet)
+        self._closers.append(redis.close)
+        projector = Projector(redis, may_speak=lambda: view.silent_s() < blind_s, now_ms=_now_ms)
+        outputs = Outputs(producer, counts, projector)
+        takeover = Takeover(
+            settings, producer, self._factory, generation=settings.generation, with_snapshots=self._with_snapshots
+        )
+        if not self._with_snapshots:
+            log.warning("no snapshot topic: after a restart baselines are learnt anew", topic=SNAPSHOTS.name,
+                        do="slodrift topics --create")  # fmt: skip
+        writer = SnapshotWriter(producer) if self._with_snapshots else None
+        times = JudgeTimes(snapshot_s=settings.snapshot_s, idle_s=settings.idle_s)
+        judge = JudgeAgent(app, takeover, outputs, writer, times, now_ms=_now_ms, on_fatal=self._give_up)
+        judge.attach()
+        self._releases.append(judge.release)
+        await self._run_app(app)
+        self._spawn(projector.run())
+        self._spawn(_every_second(judge.every_second))
+        self._spawn(self._guard(view, judge, set, settings.snapshot_s))
+        return judge
+
+    async def _start_archive(self, counts: Partitions, producer: LogProducer) -> ArchiveAgent:
+        settings = self._settings
+        dsn = settings.clickhouse_dsn.get_secret_value()
+        if dsn.startswith("chdb:"):  # nobody else can open the folder, so nobody else can migrate it
+            await asyncio.to_thread(migrate, dsn)
+        clickhouse = self._clickhouse or ClickHouse(dsn)
+        if self._clickhouse is None:
+            self._closers.append(lambda: asyncio.to_thread(clickhouse.close))
+        app = make_app(settings, settings.archive_group)
+        partitions = [TP(topic, p) for topic in ARCHIVED for p in range(counts.count(topic))]
+        view = BrokerView(settings, settings.archive_group, partitions)
+        self._closers.append(view.close)
+        outputs = Outputs(producer, counts, None)
+        archive = ArchiveAgent(
+            app, settings, ClickHouseWriter(clickhouse), dead_letter=outputs.dead_letter, settled=outputs.settled
+        )
+        archive.attach()
+        self._releases.append(archive.release)
+        await self._run_app(app)
+        self._spawn(_every_second(archive.every_second))
+        self._spawn(self._guard(view, archive, lambda: archive.waiting, 1.0))
+        return archive
+
+    async def _run_app(self, app: WorkerApp) -> None:
+        self._apps.append(app)
+        try:
+            await app.start()
+        except Exception as exc:
+            raise SlodriftError(f"the worker of group {app.conf.id} does not start: {type(exc).__name__}: {exc}") from None
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the worker failed", exc_info=error)
+            self._give_up(f"a task of the worker failed: {type(error).__name__}: {error}")
+
+    # -- watching ----------------------------------------------------------------------------------------------------------------
+
+    async def _guard(
+        self, view: BrokerView, agent: JudgeAgent | ArchiveAgent, waiting: Callable[[], set[TP]], commit_every_s: float
+    ) -> None:
+        """End the process when it does not get on."""
+        dog = Watchdog(self._settings.kafka_session_timeout_s, commit_every_s, time.monotonic)
+        while True:
+            await view.refresh()
+            done = agent.done
+            seen = Observation(
+                assigned={_name(tp) for tp in done},
+                ends=None if view.ends is None else {_name(tp): end for tp, end in view.ends.items()},
+                done={_name(tp): offset for tp, offset in done.items()},
+                committed={_name(tp): offset for tp, offset in view.committed.items()},
+                waiting={_name(tp) for tp in waiting()},
+            )
+            if reason := dog.look(seen):
+                self._give_up(reason)
+                return
+            await asyncio.sleep(1.0)
+
+    async def _watch_apps(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            for app in self._apps:
+                if app.crashed or app.should_stop:
+                    self._give_up(f"the worker of group {app.conf.id} crashed: {app.crash_reason!r}")
+                    return
+
+    # -- end -------------------------------------------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """Give partitions up with a last snapshot, leave the groups, close everything; no step keeps the others from it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        steps: list[Callable[[], Awaitable[Any]]] = [*self._releases, *(app.stop for app in self._apps), *self._closers[::-1]]
+        end = asyncio.get_running_loop().time() + _STOP_S
+        for step in steps:
+            try:
+                async with asyncio.timeout_at(end):
+                    results = await asyncio.gather(step(), return_exceptions=True)
+            except TimeoutError:
+                log.warning("not everything could be closed in time")
+                return
+            if isinstance(results[0], Exception):
+                log.error("something could not be closed", cause=f"{type(results[0]).__name__}: {results[0]}")
+
+
+async def _announce(agents: Iterable[JudgeAgent | ArchiveAgent], ready: Callable[[list[int]], None]) -> None:
+    partitions: list[int] = []
+    for agent in agents:
+        await agent.assigned.wait()
+        await agent.restored()
+        if isinstance(agent, JudgeAgent):
+            partitions = agent.partitions
+    ready(partitions)
+
+
+async def _every_second(work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        await work()
+
+
+def _name(tp: TP) -> str:
+    return f"{tp.topic}[{tp.partition}]"
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

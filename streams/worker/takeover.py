@@ -1,0 +1,148 @@
+"""Becoming the owner of a partition: claim it in the decision log, restore the newest snapshot, fold what the log says since.
+
+The claim comes first. Whatever a former owner still appends after it is void, so what is read before it is final.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass
+
+import structlog
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from schemas.errors import SchemaError, SourceError
+from schemas.topics import DECISIONS, FRAMES, SNAPSHOTS
+from streams.kafka import client_config
+from streams.settings import Settings
+from streams.worker import snapshot as snapshots
+from streams.worker.decision_log import EpochRecord, encode_epoch, fold, read_partition
+from streams.worker.partition import JudgeFactory, JudgePartition
+from streams.worker.producer import LogProducer
+
+__all__ = ["Owned", "Takeover", "log_end"]
+
+log = structlog.get_logger(__name__)
+
+_FIRST_TAIL = 32  # snapshot records read at first; more only if no complete snapshot is among them
+
+
+@dataclass(slots=True)
+class Owned:
+    """A partition with its state and where its snapshots stand.
+
+    Attributes:
+        state: The judges.
+        base: The newest durable snapshot, None without one.
+        log_offset: First offset of the decision log behind everything that this owner or the log said.
+        slot: Slot of the next snapshot.
+    """
+
+    state: JudgePartition
+    base: snapshots.Snapshot | None
+    log_offset: int
+    slot: int
+
+
+class Takeover:
+    """Takes partitions over.
+
+    Args:
+        settings: Where Kafka is.
+        producer: For the claim.
+        factory: Makes judges.
+        generation: Of the decision log.
+        with_snapshots: False where the snapshot topic does not exist.
+    """
+
+    def __init__(
+        self, settings: Settings, producer: LogProducer, factory: JudgeFactory, *, generation: int, with_snapshots: bool
+    ) -> None:
+        self._config = client_config(settings)
+        self._producer = producer
+        self._factory = factory
+        self._generation = generation
+        self._with_snapshots = with_snapshots
+
+    async def take(self, partition: int) -> Owned:
+        """Claim and restore `partition`.
+
+        Raises:
+            SourceError, SinkRejected: Kafka does not answer or does not let us; nothing is owned, try again.
+        """
+        claim = encode_epoch(EpochRecord(generation=self._generation, writer=f"{socket.gethostname()}-{os.getpid()}"))
+        epoch = await (await self._producer.append(DECISIONS.name, claim, key=b"", partition=partition))
+        found = await asyncio.to_thread(self._newest_snapshot, partition) if self._with_snapshots else None
+        owned = self._restore(partition, epoch, found)
+        start = 0 if owned.base is None else owned.base.log_offset
+        records = await asyncio.to_thread(lambda: list(read_partition(self._config, DECISIONS.name, partition, start, epoch)))
+        fold(((m.offset(), m.value()) for m in records), owned.state.log)
+        owned.state.log.epoch = epoch
+        log.info("partition taken over", partition=partition, epoch=epoch, next_offset=owned.state.next_offset,
+                 pools=len(owned.state.pools), open=sum(map(len, owned.state.log.live.values())))  # fmt: skip
+        return owned
+
+    def _restore(self, partition: int, epoch: int, found: tuple[snapshots.Snapshot, int] | None) -> Owned:
+        state = JudgePartition(FRAMES.name, partition, self._factory, epoch=epoch, generation=self._generation)
+        if found is None:
+            return Owned(state, None, epoch + 1, 0)
+        base, slot = found
+        if base.epoch >= epoch and base.generation == self._generation:
+            log.error("the decision log is shorter than it was: hosts ignore this judge until SLODRIFT_GENERATION is raised",
+                      partition=partition, epoch=epoch, former_epoch=base.epoch)  # fmt: skip
+        try:
+            state.restore(base)
+        except SchemaError as exc:
+            log.warning("the snapshot cannot be restored; baselines are learnt anew", partition=partition, cause=str(exc))
+            state = JudgePartition(FRAMES.name, partition, self._factory, epoch=epoch, generation=self._generation)
+            return Owned(state, None, epoch + 1, 1 - slot)
+        if base.generation == self._generation:
+            for decision in base.live:
+                state.log.apply(decision)
+            state.log.version.update(base.version)
+        else:
+            base.log_offset = 0  # the log began anew
+        return Owned(state, base, epoch + 1, 1 - slot)
+
+    def _newest_snapshot(self, partition: int) -> tuple[snapshots.Snapshot, int] | None:
+        found = snapshots.choose(partition, self._tail(partition))
+        if found is None:
+            return None
+        try:
+            base = snapshots.decode(found[0])
+        except SchemaError as exc:
+            log.warning("the snapshot cannot be read; baselines are learnt anew", partition=partition, cause=str(exc))
+            return None
+        end = log_end(self._config, FRAMES.name, partition)
+        if base.next_offset > end:
+            log.warning("the frames end before the snapshot: the topic was made anew, so the snapshot is not of this log",
+                        partition=partition, next_offset=base.next_offset, end=end)  # fmt: skip
+            return None
+        return base, found[1]
+
+    def _tail(self, partition: int) -> list[Message]:
+        """The last records of the snapshot topic that hold a complete snapshot, or all of them."""
+        end, n = log_end(self._config, SNAPSHOTS.name, partition), _FIRST_TAIL
+        while True:
+            records = list(read_partition(self._config, SNAPSHOTS.name, partition, max(0, end - n), end))
+            if n >= end or snapshots.choose(partition, records) is not None:
+                return records
+            n *= 8
+
+
+def log_end(config: dict[str, object], topic: str, partition: int, *, timeout_s: float = 10.0) -> int:
+    """Offset behind the last record. Blocks: call it in a thread.
+
+    Raises:
+        SourceError: The broker does not answer.
+    """
+    consumer = Consumer({**config, "group.id": "slodrift-reader", "enable.auto.commit": False})
+    try:
+        end: int = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)[1]
+    except KafkaException as exc:
+        raise SourceError(f"{topic}[{partition}]: {exc.args[0].str()}") from None
+    finally:
+        consumer.close()
+    return end

@@ -1,0 +1,131 @@
+"""What one batch of frames does to a partition's state: a function of the log, whatever the batches and restarts were."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schemas.errors import SchemaError
+from streams.worker.partition import JudgePartition
+from streams.worker.snapshot import decode, pack
+
+Frame = Callable[..., bytes]
+
+
+@pytest.fixture
+def part(factory: Any) -> JudgePartition:
+    return JudgePartition("telemetry.frames", 2, factory, epoch=7, generation=1)
+
+
+def fingerprint(part: JudgePartition) -> list[Any]:
+    return [(p, j.rows, j.seq, j.sum_ns, j.events, j.clock_ns, sorted(j.open.items())) for p, j in sorted(part.pools.items())]
+
+
+def log_of(make_frame: Frame, make_event_frame: Frame, make_record: Any, n: int = 40) -> list[Any]:
+    rng = np.random.default_rng(3)
+    records, source = [], itertools.count(0, 7)
+    for offset in range(n):
+        pool, node = str(rng.choice(["a", "b"])), str(rng.choice(["n1", "n2", "n3"]))
+        if offset % 9 == 4:
+            value = make_event_frame(pool, node, 1000.0 + offset)
+        elif offset % 13 == 6:
+            value = b"rubbish"
+        else:
+            first = next(source) - (7 if offset % 5 == 3 else 0)
+            value = make_frame(pool, node, n=7, t0_s=1000.0 + offset, first=first)
+        records.append(make_record(offset, value, 1_700_000_000_000 + offset * 1000))
+    return records
+
+
+@pytest.mark.parametrize("size", [1, 3, 64])
+def test_state_and_decisions_do_not_depend_on_how_the_log_was_cut(
+    factory: Any, make_frame: Frame, make_event_frame: Frame, make_record: Any, size: int
+) -> None:
+    records = log_of(make_frame, make_event_frame, make_record)
+    whole = JudgePartition("t", 0, factory, epoch=7, generation=1)
+    expected = whole.step(records)
+    cut = JudgePartition("t", 0, factory, epoch=7, generation=1)
+    steps = [cut.step(records[i : i + size]) for i in range(0, len(records), size)]
+    assert fingerprint(cut) == fingerprint(whole)
+    for pool in ("a", "b"):
+        got = [d.tx for s in steps for o in s.outputs if o.pool == pool for d in o.decisions]
+        assert got == [d.tx for o in expected.outputs if o.pool == pool for d in o.decisions]
+    assert [x.offset for s in steps for x in s.dead] == [x.offset for x in expected.dead] == [6, 19, 32]
+    assert cut.next_offset == len(records)
+    assert cut.duplicates.duplicates == whole.duplicates.duplicates > 0
+
+
+@pytest.mark.parametrize("at", [1, 10, 33])
+def test_snapshot_and_the_rest_of_the_log_give_the_same_state(
+    factory: Any, make_frame: Frame, make_event_frame: Frame, make_record: Any, at: int
+) -> None:
+    records = log_of(make_frame, make_event_frame, make_record)
+    whole = JudgePartition("t", 0, factory, epoch=7, generation=1)
+    whole.step(records)
+    first = JudgePartition("t", 0, factory, epoch=7, generation=1)
+    first.step(records[:at])
+    second = JudgePartition("t", 0, factory, epoch=9, generation=1)
+    second.restore(decode(pack(first.snapshot(log_offset=5))))
+    assert second.next_offset == at
+    second.step(records[at:])
+    assert fingerprint(second) == fingerprint(whole)
+    assert second.heard == whole.heard
+    assert {j.epoch for j in second.pools.values()} == {9}
+
+
+def test_bad_frames_become_dead_letters_with_their_bytes_and_reason(
+    part: JudgePartition, make_frame: Frame, make_record: Any
+) -> None:
+    good, cut, other = make_frame(), make_frame()[:-3], make_frame().replace(b"\xa1v\x01", b"\xa1v\x63")
+    step = part.step([make_record(10, good), make_record(11, cut), make_record(12, other), make_record(13, None)])
+    assert [(x.offset, x.reason, x.stage, x.raw) for x in step.dead] == [
+        (11, "bad_frame", "decode", cut),
+        (12, "frame_version", "decode", other),
+        (13, "bad_frame", "decode", b""),
+    ]
+    assert all((x.topic, x.partition) == ("telemetry.frames", 2) and x.detail for x in step.dead)
+    assert (step.frames, step.rows, part.next_offset) == (1, 5, 14)
+
+
+def test_unbelievable_rows_are_dead_lettered_and_the_others_are_used(
+    part: JudgePartition, make_frame: Frame, make_record: Any
+) -> None:
+    raw = make_frame(n=4, latency_s=-1.0)
+    step = part.step([make_record(0, raw), make_record(1, make_frame(n=2))])
+    (letter,) = step.dead
+    assert (letter.stage, letter.reason, letter.count, letter.raw) == ("rows", "negative_latency", 4, raw)
+    assert step.rows == 2
+
+
+def test_poison_is_skipped_and_dead_lettered(part: JudgePartition, make_frame: Frame, make_record: Any) -> None:
+    records = [make_record(0, make_frame()), make_record(1, make_frame(node="poison")), make_record(2, make_frame())]
+    with pytest.raises(ZeroDivisionError):
+        part.step(records)
+    part.poison[1] = "ZeroDivisionError: no"
+    assert part.reset(None, 0) == 0
+    step = part.step(records)
+    assert [(x.offset, x.stage, x.reason) for x in step.dead] == [(1, "judge", "poison")]
+    assert step.rows == 10
+
+
+def test_time_goes_on_in_a_silent_pool_from_where_it_stood(part: JudgePartition, make_frame: Frame, make_record: Any) -> None:
+    part.step([make_record(0, make_frame("a", t0_s=5000.0, n=1), 1_700_000_000_000)])
+    part.step([make_record(1, make_frame("b", t0_s=5000.0, n=1), 1_700_000_019_000)])
+    part.idle(1_700_000_020_000, 15_000)
+    assert part.pools["a"].clock_ns == 5020 * 10**9, "20 s after its last event, in its own time"
+    assert part.pools["b"].clock_ns == 5000 * 10**9, "heard a second ago"
+    part.idle(1_700_000_030_000, 15_000)
+    assert part.pools["a"].clock_ns == 5030 * 10**9
+
+
+def test_snapshot_of_another_version_is_refused(part: JudgePartition, factory: Any) -> None:
+    snapshot = part.snapshot(0)
+    snapshot.duplicates = b"\xc1"
+    with pytest.raises(SchemaError, match="bad_snapshot"):
+        part.restore(snapshot)
+    with pytest.raises(SchemaError, match="bad_snapshot"):
+        decode(b"not zstd")
