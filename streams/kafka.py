@@ -61,7 +61,7 @@ def client_config(settings: Settings) -> dict[str, Any]:
 
 
 def make_producer(settings: Settings, watch: BrokerWatch | None = None, **extra: Any) -> Producer:
-    """An idempotent producer that never gives a message up while the broker is away. `extra`: librdkafka names, `_` for `.`."""
+    """An idempotent producer that never gives a message up while the broker is away. `extra`: properties, `_` for `.`."""
     return Producer(
         {
             **client_config(settings),
@@ -71,13 +71,13 @@ def make_producer(settings: Settings, watch: BrokerWatch | None = None, **extra:
             "linger.ms": 5,
             "queue.buffering.max.kbytes": _PRODUCER_BUFFER_KIB,
             **({"error_cb": watch.error} if watch else {}),
-            **{name.replace("_", "."): value for name, value in extra.items()},
+            **_properties(extra),
         }
     )
 
 
 def make_consumer(settings: Settings, group: str, watch: BrokerWatch | None = None, **extra: Any) -> Consumer:
-    """A member of `group` that commits only what it is told to. `extra`: librdkafka names, `_` for `.`."""
+    """A member of `group` that commits only what it is told to. `extra`: properties, `_` for `.`."""
     return Consumer(
         {
             **client_config(settings),
@@ -89,9 +89,14 @@ def make_consumer(settings: Settings, group: str, watch: BrokerWatch | None = No
             "heartbeat.interval.ms": round(settings.kafka_session_timeout_s * 1000 / 6),
             "fetch.wait.max.ms": max(1, round(settings.kafka_fetch_wait_s * 1000)),
             **({"error_cb": watch.error} if watch else {}),
-            **{name.replace("_", "."): value for name, value in extra.items()},
+            **_properties(extra),
         }
     )
+
+
+def _properties(extra: dict[str, Any]) -> dict[str, Any]:
+    """Callbacks have underscores in their names, properties of librdkafka have dots."""
+    return {name if callable(value) else name.replace("_", "."): value for name, value in extra.items()}
 
 
 class BrokerWatch:

@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     framer_group: str = "slodrift-framer"
 
     generation: int = Field(1, ge=1)
-    """Of the decision log: raise it by one when slodrift.decisions was lost and begins again, or hosts keep obeying the old one."""
+    """Of the decision log: raise it by one when slodrift.decisions was lost and begins again, else hosts obey the old one."""
     snapshot_s: float = Field(30.0, ge=0.5, le=600.0)
     """A judge writes its state down this often, seconds; what came since is read again after a restart."""
     idle_s: float = Field(15.0, ge=1.0)

@@ -1,0 +1,273 @@
+"""The framer: JSON events of the telemetry topics in, frames and dead letters out, at least once.
+
+librdkafka reads, because a consumer in Python costs far more per message. Offsets are committed when every frame and dead
+letter made from the messages below them is acknowledged by all replicas; reading does not wait for that. After a crash the
+messages since the last commit are read again and give frames with the same origin and offsets, which the judge drops.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from schemas.deadletter import DeadLetter, to_message
+from schemas.errors import SourceError
+from schemas.topics import DEADLETTER, FRAMES, TELEMETRY
+from streams.framer_cut import cut_frames
+from streams.framer_metrics import FramerMetrics
+from streams.framer_offsets import OffsetLog, Source
+from streams.framing import EventFramer, Framed, Reject
+from streams.kafka import BrokerWatch, Partitions, make_consumer, make_producer, wait_for_kafka
+from streams.settings import Settings
+
+__all__ = ["Framer"]
+
+log = structlog.get_logger(__name__)
+
+SOURCES = tuple(topic.name for topic in TELEMETRY)
+_MAX_MESSAGES = 20_000
+_LEAVE_S = 10.0  # what is on its way may take so long when a partition or the process goes
+
+
+class _Stopped(Exception):
+    """`stop` was set while there was no room for more output."""
+
+
+class Framer:
+    """One member of the framers' consumer group.
+
+    Args:
+        settings: Where Kafka is; the group is `settings.framer_group`.
+        sources: Topics with one JSON event a message.
+        frames, deadletter: Topics written.
+        batch_s: Messages are gathered for so long before frames are made of them, seconds.
+        commit_s: Between two commits, seconds.
+        metrics: Counters.
+    """
+
+    _consumer: Consumer
+    _producer: Producer
+    _partitions: Partitions
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        sources: Sequence[str] = SOURCES,
+        frames: str = FRAMES.name,
+        deadletter: str = DEADLETTER.name,
+        batch_s: float = 0.05,
+        commit_s: float = 1.0,
+        metrics: FramerMetrics | None = None,
+    ) -> None:
+        self._settings = settings
+        self._sources, self._frames, self._deadletter = list(sources), frames, deadletter
+        self._batch_s, self._commit_s = batch_s, commit_s
+        self._metrics = metrics or FramerMetrics()
+        self._watch = BrokerWatch(settings)
+        self._decoder = EventFramer()
+        self._offsets = OffsetLog()
+        self._owned: set[Source] = set()
+        self._carried: list[Message] = []
+        self._faults: dict[str, str] = {}
+        self._stop = threading.Event()
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until `stop` is set, then finish what was read, commit it and leave the group.
+
+        Raises:
+            SourceError: Some output can never be stored. What it was made from is not committed.
+        """
+        self._stop = stop
+        topics = [*self._sources, self._frames, self._deadletter]
+        try:
+            metadata = wait_for_kafka(self._settings, topics=topics, deadline_s=None, stop=stop)
+        except SourceError:
+            return  # stopped before there was anything to do
+        self._partitions = Partitions(metadata, topics)
+        self._producer = make_producer(self._settings, self._watch)
+        self._consumer = make_consumer(
+            self._settings,
+            self._settings.framer_group,
+            self._watch,
+            on_commit=self._on_commit,
+            partition_assignment_strategy="roundrobin",  # the topics are not equally busy
+        )
+        self._consumer.subscribe(self._sources, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+        try:
+            self._work()
+            self._drain(sorted(self._owned))
+        finally:
+            self._consumer.close()
+
+    def _work(self) -> None:
+        next_commit = time.monotonic() + self._commit_s
+        while not self._stop.is_set():
+            messages = self._carried + self._consumer.consume(_MAX_MESSAGES, timeout=self._batch_s)
+            self._carried = []
+            try:
+                self._handle(messages)
+            except _Stopped:
+                return
+            self._producer.poll(0)
+            self._watch.look(self._consumer)
+            if failure := self._offsets.failure():
+                raise SourceError(f"Kafka refuses a message for good ({failure}); its source offsets are not committed")
+            if time.monotonic() >= next_commit:
+                next_commit = time.monotonic() + self._commit_s
+                self._commit()
+
+    def _handle(self, messages: list[Message]) -> None:
+        by_source: dict[Source, list[Message]] = {}
+        last, group = None, []
+        for message in messages:
+            if message.error() is not None:
+                self._say(f"reading {message.topic()}", message.error().str())
+                continue
+            source = (message.topic(), message.partition())
+            if source != last:
+                last, group = source, by_source.setdefault(source, [])
+            group.append(message)
+        for source, group in by_source.items():
+            self._frame(source, group)
+
+    def _frame(self, source: Source, messages: list[Message]) -> None:
+        topic, partition = source
+        raw = [message.value() or b"" for message in messages]
+        offsets = [message.offset() for message in messages]
+        metrics = self._metrics
+        metrics.events.labels(topic).inc(len(raw))
+        for framed in self._decode(raw, offsets):
+            metrics.duplicates.inc(len(framed.duplicates))
+            for reject in framed.rejects:
+                metrics.rejected.labels(reject.reason).inc()
+                message = messages[offsets.index(reject.offset)]
+                self._send_dead_letter(source, reject, message.timestamp()[1])
+            for pool, frame in cut_frames(framed, topic, partition):
+                metrics.frames.inc()
+                metrics.frame_bytes.inc(len(frame))
+                self._send(self._frames, frame, pool.encode(), self._partitions.of(self._frames, pool), None)
+        self._offsets.current.positions[source] = offsets[-1] + 1
+
+    def _decode(self, raw: list[bytes], offsets: list[int]) -> list[Framed]:
+        try:
+            return [self._decoder.feed(raw, offsets)]
+        except Exception:
+            # The one place where a bug must not stop the fleet's telemetry: the event that raises becomes a dead letter.
+            log.exception("the decoder failed on a batch, trying its events one by one", events=len(raw))
+            self._metrics.crashes.inc()
+        self._decoder = EventFramer()  # the old one remembers identifiers of requests that gave no frame
+        framed = []
+        for line, offset in zip(raw, offsets, strict=True):
+            try:
+                framed.append(self._decoder.feed([line], [offset]))
+            except Exception as exc:
+                framed.append(Framed(rejects=[Reject(line, "internal_error", repr(exc), offset)]))
+        return framed
+
+    def _send_dead_letter(self, source: Source, reject: Reject, timestamp_ms: int) -> None:
+        letter = DeadLetter(
+            raw=reject.raw, stage="framer", reason=reject.reason, detail=reject.detail, topic=source[0], partition=source[1],
+            offset=reject.offset, timestamp_ms=timestamp_ms,
+        )  # fmt: skip
+        key, value, headers = to_message(letter)
+        self._send(self._deadletter, value, key, -1, headers)
+
+    def _send(self, topic: str, value: bytes, key: bytes, partition: int, headers: list[tuple[str, bytes]] | None) -> None:
+        epoch = self._offsets.current
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, on_delivery=epoch.report, headers=headers)
+            except BufferError:
+                self._wait_for_room()
+            except KafkaException as exc:
+                raise SourceError(f"cannot write to {topic}: {exc.args[0].str()}; the source offsets are not committed") from None
+            else:
+                epoch.sent += 1
+                return
+
+    def _wait_for_room(self) -> None:
+        """The brokers are away or slow: read nothing, stay in the group, go on when some output was acknowledged."""
+        self._consumer.pause(self._consumer.assignment())
+        waiting = len(self._producer)
+        while len(self._producer) >= waiting:
+            if self._stop.is_set():
+                raise _Stopped
+            self._producer.poll(0.1)
+            message = self._consumer.poll(0)
+            if message is not None:  # of a partition that came to us just now
+                self._carried.append(message)
+            self._watch.look(self._consumer)
+            self._metrics.away.set(self._watch.away)
+        self._consumer.resume(self._consumer.assignment())
+
+    def _commit(self) -> None:
+        self._offsets.close_epoch()
+        self._metrics.away.set(self._watch.away)
+        offsets = [TopicPartition(*source, offset) for source, offset in self._offsets.to_commit(self._owned).items()]
+        if offsets:
+            try:
+                self._consumer.commit(offsets=offsets, asynchronous=True)
+            except KafkaException as exc:
+                self._on_commit(exc.args[0], offsets)
+        self._metrics.lag_events.set(sum(self._lag(source) for source in self._owned))
+
+    def _lag(self, source: Source) -> int:
+        position = self._offsets.position(source)
+        try:
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(*source), cached=True)
+        except KafkaException:
+            return 0
+        return max(0, end - position) if position is not None and end >= 0 else 0
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            fault = error or partition.error
+            if fault is None:
+                self._offsets.committed((partition.topic, partition.partition), partition.offset)
+        fault = error or next((p.error for p in partitions if p.error is not None), None)
+        self._metrics.commits.labels("failed" if fault else "stored").inc()
+        if not self._watch.away:  # else it is known
+            self._say("committing offsets, trying again", fault.str() if fault else "")
+
+    def _drain(self, sources: Sequence[Source]) -> None:
+        """Wait until what was made from `sources` is acknowledged, and commit it."""
+        left = self._producer.flush(_LEAVE_S)
+        if left:
+            log.warning("output not acknowledged in time: what it was made from will be read again", messages=left)
+        self._offsets.close_epoch()
+        offsets = [TopicPartition(*source, offset) for source, offset in self._offsets.to_commit(sources).items()]
+        if offsets:
+            try:
+                self._consumer.commit(offsets=offsets, asynchronous=False)
+            except KafkaException as exc:
+                log.warning("offsets not committed: these messages will be read again", detail=exc.args[0].str())
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._owned.update((p.topic, p.partition) for p in partitions)
+        self._metrics.partitions.set(len(self._owned))
+        log.info("partitions assigned", new=len(partitions), owned=len(self._owned))
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._drain([(p.topic, p.partition) for p in partitions])
+        self._on_lost(consumer, partitions)
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        gone = {(p.topic, p.partition) for p in partitions}
+        self._owned -= gone
+        self._offsets.forget(gone)
+        self._metrics.partitions.set(len(self._owned))
+
+    def _say(self, what: str, fault: str) -> None:
+        """One log line when `fault` is new, one when it is over."""
+        if fault == self._faults.get(what, ""):
+            return
+        if fault:
+            log.warning(what, fault=fault)
+        else:
+            log.info("fine again: " + what)
+        self._faults[what] = fault
