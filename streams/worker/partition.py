@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from schemas.batch import RequestBatch
 from schemas.deadletter import DeadLetter
@@ -17,7 +17,6 @@ from schemas.errors import SchemaError
 from schemas.frame import EventFrame, RequestFrame, decode_frame
 from schemas.results import Decision
 from streams.framing import valid_rows
-from streams.worker.coalesce import concat
 from streams.worker.decision_log import LogState
 from streams.worker.dedup import DuplicateFilter
 from streams.worker.snapshot import Snapshot
@@ -96,8 +95,6 @@ class JudgePartition:
     def step(self, records: Sequence[Record]) -> Step:
         """Feed records that follow on `next_offset` and close the ticks whose time has come."""
         step = Step()
-        requests: dict[str, list[RequestBatch]] = {}
-        events: dict[str, list[Any]] = {}
         for record in records:
             if record.offset in self.poison:
                 step.dead.append(self._letter(record, "judge", "poison", self.poison[record.offset]))
@@ -109,19 +106,13 @@ class JudgePartition:
                 continue
             step.frames += 1
             step.pools.add(frame.header.pool)
+            judge = self.judge(frame.header.pool)  # keeps what it is given, and works on all of it at once in `advance`
             if isinstance(frame, EventFrame):
-                events.setdefault(frame.header.pool, []).extend(self.duplicates.events(frame))
+                for event in self.duplicates.events(frame):
+                    judge.event(event)
             elif (batch := self._rows(frame, record, step)) is not None:
                 step.rows += len(batch)
-                requests.setdefault(frame.header.pool, []).append(batch)
-        for pool in step.pools:
-            self.judge(pool)
-        for pool, batches in requests.items():
-            self.pools[pool].requests(concat(batches))
-        for pool, some in events.items():
-            judge = self.pools[pool]
-            for event in some:
-                judge.event(event)
+                judge.requests(batch)
         came_ms = max(record.timestamp for record in records)
         for pool in sorted(step.pools):
             judge = self.pools[pool]
