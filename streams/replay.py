@@ -38,8 +38,10 @@ class TickResults(Protocol):
 class Judge(Protocol):
     """What replay needs of a pool's judge."""
 
-    late: int
-
+    @property
+    def late(self) -> int: ...
+    @property
+    def clock_ns(self) -> int | None: ...
     def requests(self, batch: RequestBatch) -> None: ...
     def event(self, event: StateEvent) -> None: ...
     def advance(self) -> Iterable[TickResults]: ...
@@ -66,14 +68,20 @@ class Replay:
     Args:
         judge_for: Makes the judge of a pool from its name and its first rows.
         slice_s: Length of a slice, seconds.
+        lateness_s: The longest lateness of a judge, seconds.
         on_reject: Called with each event that the framer refused and the name of its input.
     """
 
     def __init__(
-        self, judge_for: Callable[[str, PoolRows], Judge], slice_s: float, on_reject: Callable[[str, Reject], None] | None = None
+        self,
+        judge_for: Callable[[str, PoolRows], Judge],
+        slice_s: float,
+        lateness_s: float = 10.0,
+        on_reject: Callable[[str, Reject], None] | None = None,
     ) -> None:
         self._judge_for = judge_for
         self._slice_s = slice_s
+        self._hold_s = HOLD_S + lateness_s
         self._on_reject = on_reject
         self.judges: dict[str, Judge] = {}
         self.counts: dict[str, PoolCounts] = {}
@@ -119,7 +127,7 @@ class Replay:
             if pool not in self.judges:
                 self.judges[pool] = self._judge_for(pool, rows)
                 self.counts[pool] = PoolCounts()
-                self._closed_s[pool] = part.number * self._slice_s - HOLD_S
+                self._closed_s[pool] = part.number * self._slice_s - self._hold_s
             judge, counts = self.judges[pool], self.counts[pool]
             if len(rows.batch):
                 judge.requests(rows.batch)
@@ -149,9 +157,11 @@ class Replay:
         if self._closed_s:
             now_s = max(self._closed_s.values())
             for pool in sorted(self._closed_s):
-                if self._closed_s[pool] < now_s - SILENT_S - HOLD_S:
+                silent_s = now_s - SILENT_S - self._hold_s
+                if self._closed_s[pool] < silent_s - HOLD_S:
                     self._collect(pool, self.judges[pool].idle(round((now_s - SILENT_S) * 1e9)))
-            yield from self._release(min(*self._closed_s.values(), end_s - HOLD_S))
+                    self._closed_s[pool] = max(self._closed_s[pool], silent_s)
+            yield from self._release(min(*self._closed_s.values(), end_s - self._hold_s))
 
     def _collect(self, pool: str, outputs: Iterable[TickResults]) -> None:
         counts = self.counts[pool]

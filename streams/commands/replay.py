@@ -15,8 +15,9 @@ from schemas.results import Result, Summary, encode_line
 from streams.framing import PoolRows
 from streams.judge import PoolJudge
 from streams.labels import LabelScore, load_labels
-from streams.replay import Replay
+from streams.replay import Judge, Replay
 from streams.replay_report import RejectFile, print_results, print_summary, warnings_of
+from streams.series import SeriesJudge
 from streams.sources.inputs import Inputs
 
 __all__ = ["run"]
@@ -41,7 +42,7 @@ def run(
     inputs = Inputs(files, column_map or ())
     with ExitStack() as stack:
         refused = stack.enter_context(RejectFile(rejects))
-        replay = Replay(judges_of(chosen), slice_s_of(chosen), refused.add)
+        replay = Replay(judges_of(chosen, inputs), slice_s_of(chosen), lateness_s_of(chosen), refused.add)
         results = _noted(replay.run(inputs.slices(slice_s_of(chosen), lateness_s_of(chosen))), score)
         try:
             if as_json:
@@ -60,11 +61,14 @@ def run(
         print(f"slodrift: {warning}", file=sys.stderr)
 
 
-def judges_of(policy: Policy) -> Callable[[str, PoolRows], PoolJudge]:
-    """Makes the judge of a pool under `policy`."""
+def judges_of(policy: Policy, inputs: Inputs) -> Callable[[str, PoolRows], Judge]:
+    """Makes the judge of a pool under `policy`: of requests, or of an aggregated series if that is what `inputs` hold."""
 
-    def judge_for(pool: str, rows: PoolRows) -> PoolJudge:
-        return PoolJudge(pool, policy.for_pool(pool), policy_version=policy.version)
+    def judge_for(pool: str, rows: PoolRows) -> Judge:
+        settings = policy.for_pool(pool)
+        if pool in inputs.cadence_s:
+            return SeriesJudge(pool, settings, inputs.cadence_s[pool])
+        return PoolJudge(pool, settings, policy_version=policy.version)
 
     return judge_for
 

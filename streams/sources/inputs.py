@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from streams.framing import EventFramer, Framed
+from streams.series import CadenceProbe
 from streams.sources.csv_map import csv_chunks
 from streams.sources.files import file_kind
 from streams.sources.jsonl import jsonl_chunks
@@ -12,6 +13,8 @@ from streams.sources.merge import InputStats, Slice, Slicer, merged
 from streams.sources.parquet import parquet_chunks
 
 __all__ = ["Inputs"]
+
+PROBE_ROWS = 512
 
 
 class Inputs:
@@ -21,6 +24,10 @@ class Inputs:
         paths: File names; `-` is standard input.
         mapping: Texts of `--map`, for CSV and Parquet.
         chunk_rows: Events read at once; changes memory and speed, never a result.
+
+    Attributes:
+        stats: One for each file.
+        cadence_s: Pools of tables that are aggregated series, with their cadence; known before their first slice comes.
     """
 
     def __init__(self, paths: Sequence[str], mapping: Sequence[str] = (), chunk_rows: int = 4096) -> None:
@@ -29,6 +36,7 @@ class Inputs:
         self._chunk_rows = chunk_rows
         self._framer = EventFramer()
         self.stats: list[InputStats] = []
+        self.cadence_s: dict[str, float] = {}
 
     def slices(self, slice_s: float, lateness_s: float) -> Iterator[Slice]:
         """All events, in slices of `slice_s` seconds of event time.
@@ -43,8 +51,20 @@ class Inputs:
 
     def _chunks(self, path: str) -> Iterator[Framed]:
         kind = file_kind(path, bool(self._mapping))
-        if kind == "csv":
-            return csv_chunks(path, self._framer, self._mapping, self._chunk_rows)
-        if kind == "parquet":
-            return parquet_chunks(path, self._framer, self._mapping, self._chunk_rows)
-        return jsonl_chunks(path, self._framer, self._chunk_rows)
+        if kind == "jsonl":
+            return jsonl_chunks(path, self._framer, self._chunk_rows)
+        read = csv_chunks if kind == "csv" else parquet_chunks
+        return self._probed(read(path, self._framer, self._mapping, self._chunk_rows))
+
+    def _probed(self, chunks: Iterator[Framed]) -> Iterator[Framed]:
+        """The chunks of a table, after a look at its first rows."""
+        probe, seen, first = CadenceProbe(PROBE_ROWS), 0, list[Framed]()
+        for chunk in chunks:
+            first.append(chunk)
+            probe.look(chunk)
+            seen += chunk.n_events
+            if seen > PROBE_ROWS:
+                break
+        self.cadence_s |= probe.cadences_s()
+        yield from first
+        yield from chunks
