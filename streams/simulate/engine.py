@@ -30,8 +30,10 @@ class NodeSpec:
     step_base_s: float = 0.0125
     step_per_seq_s: float = 0.00035
     kv_capacity_tokens: int = 120_000
-    overhead_s: float = 0.003
-    """HTTP, tokeniser and scheduler time before a request can be queued."""
+    overhead_s: float = 0.01
+    """Median time of HTTP, tokeniser and scheduler before a request can be queued."""
+    overhead_sigma: float = 0.5
+    """Standard deviation of its logarithm: what makes equal requests differ on an idle node."""
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class Job:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+    overhead_s: float = 0.0
     adapter: str | None = None
     probe: bool = False
     outcome: str = "ok"
@@ -170,7 +173,7 @@ class Engine:
         return finished
 
     def _start_prefill(self, job: Job) -> None:
-        job.start_s = max(self._clock_s, job.arrival_s + self.spec.overhead_s)
+        job.start_s = max(self._clock_s, job.arrival_s + job.overhead_s)
         self._clock_s = job.start_s
         self._prefill_left_s = max(1, job.prompt_tokens - job.cached_tokens) / self.spec.prefill_tokens_per_s
         self._kv_used += job.kv_tokens

@@ -26,6 +26,7 @@ from streams.simulate.workload import Workload
 __all__ = ["Fleet", "FleetSpec"]
 
 _FAST_FAILURE_S = 0.004  # a refused or malformed request is answered at once
+_SLOWEST = 100.0  # a hung node's front end still answers
 _GPU_EVERY = 5  # node samples between two GPU samples
 
 
@@ -163,6 +164,8 @@ class Fleet:
         )  # fmt: skip
         index, job.probe = self.router.choose(self.engines)
         engine = self.engines[index]
+        spread = math.exp(self.spec.node.overhead_sigma * self._request_rng.standard_normal())
+        job.overhead_s = self.spec.node.overhead_s * spread * min(engine.prefill_pace, _SLOWEST)
         self.sent[engine.name] += 1
         active = self._active(engine.name)
         if any(f.kind.down for f in active):

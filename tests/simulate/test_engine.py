@@ -13,9 +13,8 @@ from streams.simulate.engine import Engine, Job, NodeSpec
 
 # Steps of equal length and no prefill: a batch of k is then k servers with one queue, and theory says how long it is.
 PLAIN = NodeSpec(
-    max_batch=8, max_waiting=10**6, prefill_tokens_per_s=1e12, step_base_s=0.001, step_per_seq_s=0.0, kv_capacity_tokens=10**9,
-    overhead_s=0.0,
-)  # fmt: skip
+    max_batch=8, max_waiting=10**6, prefill_tokens_per_s=1e12, step_base_s=0.001, step_per_seq_s=0.0, kv_capacity_tokens=10**9
+)
 
 
 def drive(engine: Engine, arrivals: list[tuple[float, Job]], until_s: float = math.inf) -> list[Job]:
@@ -58,7 +57,7 @@ def test_waiting_time_is_that_of_a_queue_with_k_servers(utilisation: float) -> N
 
 
 def test_busy_batch_slows_every_request() -> None:
-    spec = NodeSpec(prefill_tokens_per_s=1e9, overhead_s=0.0)
+    spec = NodeSpec(prefill_tokens_per_s=1e9)
     alone = drive(Engine("n", spec), [(0.0, Job(0, 0.0, 10, 100))])[0]
     crowd = drive(Engine("n", spec), [(0.0, Job(i, 0.0, 10, 100)) for i in range(32)])
     assert alone.finish_s == pytest.approx(99 * (spec.step_base_s + spec.step_per_seq_s), rel=1e-3)
@@ -108,7 +107,7 @@ def test_hung_engine_makes_no_token_and_continues_afterwards() -> None:
 
 
 def test_pace_scales_what_is_left() -> None:
-    spec = NodeSpec(overhead_s=0.0)
+    spec = NodeSpec()
     step_s = spec.step_base_s + spec.step_per_seq_s
     engine = Engine("n", spec)
     job = Job(0, 0.0, 1, 101)
