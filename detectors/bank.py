@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from detectors import baseline, blocks, evidence, histogram, learning, mix, tail
 from detectors.baseline import ACTIVE, FROZEN, LEARNING
 from detectors.evidence import FASTER, SLOWER
-from detectors.model import PoolModel
+from detectors.model import PoolModel, Scale
 from detectors.report import Alarms, report, tail_threshold_s
 from detectors.result import BankTick
 from detectors.rows import Rows
@@ -32,30 +32,27 @@ _DAY_S = 86400.0
 _CAP_NATS = 8.0
 _SILENT_TURN = 64
 _VERSION = 1
-_PENDING_BLOCKS = 2
-"""Residuals join the pool's model after this many blocks without an alarm of the pool."""
 
 
 class SeriesBank:
     """All series of one pool.
 
     Args:
-            detection: Settings.
-            tick_s: Length of a tick, seconds.
-            open_slots: Ticks that may be receiving at once; more is a caller's error.
+        detection: Settings.
+        tick_s: Length of a tick, seconds.
+        open_slots: Ticks expected to be receiving at once.
 
-        >>> import numpy as np
-        >>> from schemas.errors import SchemaError
-    from schemas.policy import Detection
-        >>> bank = SeriesBank(Detection(), tick_s=5.0, open_slots=3)
-        >>> node, rng, unknown = bank.add_node(), np.random.default_rng(1), np.full(50, 2**32 - 1, np.uint32)
-        >>> def tick(slot, slowdown):
-        ...     seconds = np.tile(slowdown * rng.lognormal(-2, 0.3, 50), (4, 1)).astype(np.float32)
-        ...     bank.ingest(slot, np.zeros(50, np.uint32), seconds, unknown, unknown, np.zeros(50, np.uint32))
-        ...     return bank.close(slot, hold=np.zeros(1, bool))
-        >>> calm = [tick(slot, 1.0) for slot in range(60)]
-        >>> bool(calm[-1].alarm.any()), bool(tick(60, 3.0).alarm.all())
-        (False, True)
+    >>> import numpy as np
+    >>> from schemas.policy import Detection
+    >>> bank = SeriesBank(Detection(), tick_s=5.0, open_slots=3)
+    >>> node, rng, unknown = bank.add_node(), np.random.default_rng(1), np.full(50, 2**32 - 1, np.uint32)
+    >>> def tick(slot, slowdown):
+    ...     seconds = np.tile(slowdown * rng.lognormal(-2, 0.3, 50), (4, 1)).astype(np.float32)
+    ...     bank.ingest(slot, np.zeros(50, np.uint32), seconds, unknown, unknown, np.zeros(50, np.uint32))
+    ...     return bank.close(slot, hold=np.zeros(1, bool))
+    >>> calm = [tick(slot, 1.0) for slot in range(60)]
+    >>> bool(calm[-1].alarm.any()), bool(tick(60, 3.0).alarm.all())
+    (False, True)
     """
 
     def __init__(self, detection: Detection, tick_s: float, open_slots: int) -> None:
@@ -72,11 +69,10 @@ class SeriesBank:
             tail.kappa_for(detection.false_alarms_per_day * self._block_s / _DAY_S, "gumbel") if kappa is None else kappa
         )
         lag = max(1, round(detection.lag_s / self._block_s))
-        self._state = BankState.empty(8, lag + 1, self.model.strata)
+        self._state = BankState.empty(8, lag + 1, len(self.model.row_of))
         self._open: dict[int, list[Rows]] = {}
         self._closed: int | None = None
         self._log = Rows.none()
-        self._pending = np.zeros((_PENDING_BLOCKS + 1, *self.model.hist.shape), np.float32)
         self._last: BankTick | None = None
         self._last_bad = False
         self._last_filled = 0
@@ -114,7 +110,7 @@ class SeriesBank:
             output_tokens: As `prompt_tokens`. Without them a shift to longer answers looks like a slower end-to-end latency.
 
         Raises:
-            ValueError: The slot is closed, too many are open, or a node was never added.
+            ValueError: The slot is closed, or a node was never added.
         """
         if self._closed is not None and slot <= self._closed:
             raise ValueError(f"slot {slot} is closed (the last closed one is {self._closed})")
@@ -122,10 +118,6 @@ class SeriesBank:
             return
         if int(node.max()) >= self.n_nodes:
             raise ValueError(f"node {int(node.max())} was never added (there are {self.n_nodes})")
-        if slot not in self._open and len(self._open) >= self.open_slots:
-            raise ValueError(
-                f"slot {slot} would be the {len(self._open) + 1}th open one, {self.open_slots} are allowed: close some"
-            )
         tokens = uncached_tokens(prompt_tokens, cached_tokens)
         output = np.zeros(len(node), np.uint32) if output_tokens is None else output_tokens
         stratum = stratum_of(tokens, adapter_key, self.detection.max_strata)
@@ -159,21 +151,33 @@ class SeriesBank:
         n_tick = self._raw(rows, slot)
         self._learn(rows, slot, held)
         known = rows.take(_any(state.learned[:, 1:m])[rows.node])
-        (counts, sums, mixes), codes, measured = learning.tally(self.model, known, state.offset, m)
+        (counts, sums, mixes), residuals = learning.tally(self.model, known, state.offset, m)
         alarms = self._weigh(counts, mixes)
         alarms.bad = alarms.slower | held
         state.bad_block[:, :m][alarms.bad] = block
         since = state.drift_since[:, :m]
         state.drift_since[:, :m] = np.where(alarms.slower, np.where(since < 0, slot, since), -1)
-        baseline.add_wobble(state, sums, counts.sum(axis=-1), self._spread)
+        baseline.add_wobble(state, sums, counts.sum(axis=-1), self._scale)
         state.blocks[0, :, :m] += counts.astype(np.uint32)
         state.block_sum[0, :, :m] += sums
         state.block_mix[0, :m] += mixes.astype(np.uint32)
         if len(known):
             clean = ~_any(alarms.bad[:, 1:])[known.node]
-            self._pending[0] += self.model.count(codes[:, clean], measured[:, clean], known.stratum[clean])
+            self.model.observe(residuals.codes[:, clean], residuals.measured[:, clean], residuals.places[clean])
             self._last_filled = block
-        tick = report(state, m, self.detection, self._kappa, self._log_a, self.tick_s, self._block_s, slot, n_tick, alarms)
+        tick = report(
+            state,
+            m,
+            self.detection,
+            self._kappa,
+            self._log_a,
+            self.tick_s,
+            self._block_s,
+            slot,
+            self._scale.width,
+            n_tick,
+            alarms,
+        )
         self._last_bad = bool(alarms.bad.any())
         # A tick without requests repeats this one as long as nothing else moves.
         self._last = dataclasses.replace(tick, n_tick=np.zeros_like(tick.n_tick))
@@ -222,10 +226,8 @@ class SeriesBank:
         """Recomputes what follows from the model and the baselines."""
         state = self._state
         weight = self.model.weights(state.base_mix[0])
-        self._spread = self.model.spread()
-        self._place = (np.square(weight) * self.model.variance()).sum(axis=1)
-        shapes = np.einsum("ls,lsgk->lgk", weight, self.model.template)
-        self._log_shapes, state.log_z[:] = evidence.tilt(shapes, state.base)
+        self._scale = self.model.scale(weight)
+        self._log_shapes, state.log_z[:] = evidence.tilt(self.model.shapes(weight), state.base)
 
     # -- judging ----
 
@@ -236,7 +238,7 @@ class SeriesBank:
         cap = float(np.exp(self._log_a + _CAP_NATS))
         happened = learned & (counts.sum(axis=-1) > 0)
         if happened.any():
-            band = baseline.band_nats(state, m, self.detection.wobble_floor_ratio, self._spread, self._place)
+            band = baseline.band_nats(state, m, self.detection.wobble_floor_ratio, self._scale)
             log_p = evidence.log_likelihood(counts, self._log_shapes, state.log_z[:, :m])
             null = evidence.band_null(log_p, band)[..., None]
             evidence.update(state.slow[:, :m], log_p[..., SLOWER] - null, happened, cap)
@@ -256,7 +258,7 @@ class SeriesBank:
         n_base, n = base.sum(axis=-1), mixes.sum(axis=-1)
         happened = (n > 0) & (n_base > 0)
         if happened.any():
-            radius = mix.radius_nats(state.mix_wobble[:m], n_base, self.model.strata)
+            radius = mix.radius_nats(state.mix_wobble[:m], n_base, len(self.model.row_of))
             log_e = mix.log_e(mixes, base, recent, radius)
             evidence.update(state.mix[:m], log_e[:, None], happened, cap)
             recent[happened] = recent[happened] * np.float32(mix.RECENT_KEEP) + mixes[happened]
@@ -279,12 +281,9 @@ class SeriesBank:
     def _turn(self, over: int) -> None:
         """Detection period `over` is complete."""
         settings = self.detection
-        blocks.complete(self._state, self.n_nodes + 1, settings, over, self._block_s, self._spread)
-        self._pending[-1][self._state.bad_block[:, 0] >= over - _PENDING_BLOCKS] = 0
-        if self._pending[-1].any():
-            self.model.learn(self._pending[-1], float(np.exp2(-self._block_s / settings.half_life_s)))
-        self._pending[1:] = self._pending[:-1].copy()
-        self._pending[0] = 0
+        blocks.complete(self._state, self.n_nodes + 1, settings, over, self._block_s, self._scale)
+        drop = self._state.bad_block[:, 0] >= over - 1
+        self.model.turn(float(np.exp2(-self._block_s / settings.half_life_s)), drop)
         self._follow()
 
     # -- life ----
@@ -306,8 +305,7 @@ class SeriesBank:
         self._log = self._log.take(~nodes[self._log.node])
         if not self._state.learned[:, 1 : self.n_nodes + 1].any():
             self._state.forget(np.array([0]))
-            self.model = PoolModel(self.model.strata)
-            self._pending[:] = 0
+            self.model = PoolModel(len(self.model.row_of))
         self._last = None
         self._follow()
 
@@ -317,15 +315,15 @@ class SeriesBank:
         """
         fields = dataclasses.fields(BankState)
         arrays = {f.name: getattr(self._state, f.name) for f in fields} | {
-            "pending": self._pending,
             "log_shapes": self._log_shapes,
-            "spread": self._spread,
-            "place": self._place,
+            **{f"scale_{name}": value for name, value in self._scale._asdict().items()},
         }
         return msgspec.msgpack.encode(
             {
                 "version": _VERSION,
                 "n_nodes": self.n_nodes,
+                "tick_s": self.tick_s,
+                "open_slots": self.open_slots,
                 "closed": self._closed,
                 "last_filled": self._last_filled,
                 "arrays": pack(arrays),
@@ -336,24 +334,24 @@ class SeriesBank:
         )
 
     @classmethod
-    def restore(cls, raw: bytes, detection: Detection, tick_s: float, open_slots: int) -> SeriesBank:
+    def restore(cls, raw: bytes, detection: Detection) -> SeriesBank:
         """The bank whose `state` is `raw`.
 
         Raises:
             SchemaError: The bytes are not such a state, or were made under settings that shape it otherwise (tick, period,
                 lag, strata).
         """
-        bank = cls(detection, tick_s, open_slots)
         try:
             saved = msgspec.msgpack.decode(raw)
             if saved["version"] != _VERSION:
                 raise SchemaError("snapshot_version", f"bank state version {saved['version']}, expected {_VERSION}")
+            bank = cls(detection, saved["tick_s"], saved["open_slots"])
             arrays, model = unpack(saved["arrays"]), unpack(saved["model"])
-            same = arrays["pending"].shape == bank._pending.shape and len(arrays["blocks"]) == len(bank._state.blocks)
-            if not same:
+            shape = (len(arrays["blocks"]), len(model["row_of"]))
+            if shape != (len(bank._state.blocks), len(bank.model.row_of)):
                 raise SchemaError("snapshot_settings", "the state was saved under other detection settings: start without it")
-            bank._pending, bank._log_shapes = arrays.pop("pending"), arrays.pop("log_shapes")
-            bank._spread, bank._place = arrays.pop("spread"), arrays.pop("place")
+            bank._log_shapes = arrays.pop("log_shapes")
+            bank._scale = Scale(*(arrays.pop(f"scale_{name}") for name in Scale._fields))
             bank._state = BankState(**arrays)
             bank.model = PoolModel.from_arrays(model)
             bank.n_nodes, bank._closed, bank._last_filled = saved["n_nodes"], saved["closed"], saved["last_filled"]

@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import drift, ranks
+from detectors import drift
+from detectors.model import Scale
 from detectors.state import BankState
 
 __all__ = [
@@ -40,55 +41,52 @@ def wobble_sd(state: BankState, m: int) -> NDArray[np.float64]:
     return np.sqrt(np.maximum(np.maximum(ticks, blocks), 0.0))
 
 
-def band_nats(
-    state: BankState, m: int, floor: float, spread: NDArray[np.float64], place_variance: NDArray[np.float64]
-) -> NDArray[np.float32]:
+def band_nats(state: BankState, m: int, floor: float, scale: Scale) -> NDArray[np.float32]:
     """Half-width of the band of shifts that are not news, nats (4, m).
 
     Args:
         state: Of the bank.
         m: Rows in use.
         floor: Least width.
-        spread: Standard deviation of residuals within strata, nats (4,).
-        place_variance: Variance of the pool's expectation under the present mix, nats squared (4,).
+        scale: Of the pool's model.
     """
     sd = wobble_sd(state, m)
     n = np.maximum(state.base[:, :m].sum(axis=-1, dtype=np.float64), 1.0)
     pieces = np.maximum(state.base_s[:, :m] / _CORRELATION_S, 1.0)
-    error = np.square(spread)[:, None] / n + place_variance[:, None] + np.square(sd) / pieces
+    error = np.square(scale.spread)[:, None] / n + scale.place[:, None] + np.square(sd) / pieces
     return np.asarray(np.maximum(floor, _BAND_SD * sd) + _BAND_SD * np.sqrt(error), np.float32)
 
 
 def _excess(
-    state: BankState, m: int, sums: NDArray[np.int64], n: NDArray[np.integer], spread: NDArray[np.float64]
+    state: BankState, m: int, sums: NDArray[np.int64], n: NDArray[np.integer], scale: Scale
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Weighted squared deviation from the baseline beyond sampling noise, and the weight, both (4, m)."""
     base_n = state.base[:, :m].sum(axis=-1, dtype=np.float64)
     usable = (n > 0) & (base_n > 0)
     safe = np.where(usable, n, 1)
-    deviation = (sums / safe - state.base_sum[:, :m] / np.where(usable, base_n, 1.0)) * ranks.NATS_PER_CODE
-    noise = np.square(spread)[:, None] / safe
+    deviation = (sums / safe - state.base_sum[:, :m] / np.where(usable, base_n, 1.0)) * scale.width[:, None]
+    noise = np.square(scale.spread)[:, None] / safe
     limit = _WINSOR * (np.square(wobble_sd(state, m)) + noise)
     weight = np.where(usable, np.square(WOBBLE_PRIOR**2 / (WOBBLE_PRIOR**2 + noise)), 0.0)
     return weight * (np.minimum(np.square(deviation), limit) - noise), weight
 
 
-def add_wobble(state: BankState, sums: NDArray[np.int64], n: NDArray[np.integer], spread: NDArray[np.float64]) -> None:
+def add_wobble(state: BankState, sums: NDArray[np.int64], n: NDArray[np.integer], scale: Scale) -> None:
     """Adds a tick's deviation to the running block.
 
     Args:
         state: Of the bank, changed in place.
         sums: Sums of the tick's residual codes, (4, m).
         n: Their numbers, (4, m).
-        spread: (4,), nats.
+        scale: Of the pool's model.
     """
     m = n.shape[1]
-    square, weight = _excess(state, m, sums, n, spread)
+    square, weight = _excess(state, m, sums, n, scale)
     state.block_wobble[0, :, :m, 0] += square.astype(np.float32)
     state.block_wobble[0, :, :m, 1] += weight.astype(np.float32)
 
 
-def learn_block(state: BankState, block: int, block_s: float, half_life_s: float, spread: NDArray[np.float64]) -> None:
+def learn_block(state: BankState, block: int, block_s: float, half_life_s: float, scale: Scale) -> None:
     """The oldest block leaves the lag: it becomes baseline where nothing happened since it began.
 
     Args:
@@ -96,7 +94,7 @@ def learn_block(state: BankState, block: int, block_s: float, half_life_s: float
         block: Number of the newest block.
         block_s: Length of a block, seconds.
         half_life_s: Of the baseline's memory.
-        spread: Standard deviation of residuals within strata, nats (4,).
+        scale: Of the pool's model.
     """
     keep = float(np.exp2(-block_s / half_life_s))
     leaving, sums = state.blocks[-1], state.block_sum[-1]
@@ -104,7 +102,7 @@ def learn_block(state: BankState, block: int, block_s: float, half_life_s: float
     good = state.learned & (state.bad_block < block + 1 - len(state.blocks))
     some = good & (n > 0)
     if some.any():
-        square, weight = _excess(state, state.rows, sums, n, spread)
+        square, weight = _excess(state, state.rows, sums, n, scale)
         state.wobble[some] *= keep
         state.wobble[some, :2] += state.block_wobble[-1][some]
         state.wobble[some, 2] += square[some]

@@ -5,16 +5,16 @@ baseline.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detectors import baseline, drift, dynamic_slo, ranks, seed, tail
+from detectors.model import Scale
 from detectors.state import SLIS, BankState
 from schemas.policy import Detection
 
 __all__ = ["complete"]
 
 
-def complete(state: BankState, m: int, settings: Detection, over: int, block_s: float, spread: NDArray[np.float64]) -> None:
+def complete(state: BankState, m: int, settings: Detection, over: int, block_s: float, scale: Scale) -> None:
     """Completes block `over`; the state is changed in place.
 
     Args:
@@ -23,12 +23,12 @@ def complete(state: BankState, m: int, settings: Detection, over: int, block_s: 
         settings: Of the detection.
         over: Number of the block.
         block_s: Its length, seconds.
-        spread: Standard deviation of residuals within strata, nats (4,).
+        scale: Of the pool's model.
     """
     keep = float(np.exp2(-block_s / settings.half_life_s))
     _count_periods(state, m, settings)
     _read_tails(state, m, settings, over, keep)
-    baseline.learn_block(state, over, block_s, settings.half_life_s, spread)
+    baseline.learn_block(state, over, block_s, settings.half_life_s, scale)
     baseline.turn_blocks(state, over, settings.min_samples, max(1, round(settings.longest_window_s / block_s)))
 
 

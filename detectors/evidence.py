@@ -90,7 +90,7 @@ def mixture_log(statistic: NDArray[np.float32]) -> NDArray[np.float64]:
     return total
 
 
-def tilt(shapes: NDArray[np.float64], base: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def tilt(shapes: NDArray[np.floating], base: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Log of the pool's templates, and of their normalisers once tilted to each series' own baseline.
 
     A series' baseline is its counts plus `PRIOR` samples' worth of the pool's shape. Its alternatives are the pool's, times

@@ -8,6 +8,8 @@ distribution is borrowed from the pool and gives way to its own as samples come 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,19 +18,25 @@ from detectors.model import PoolModel
 from detectors.rows import Rows
 from detectors.state import SLIS, BankState
 
-__all__ = ["Tally", "graduate", "locate", "tally"]
+__all__ = ["Residuals", "Tally", "graduate", "locate", "tally"]
 
 ROWS_PER_NODE = 8192
-_CODES_PER_OCTAVE = 64
+
+
+class Residuals(NamedTuple):
+    """Residual codes (4, n), which latencies are known (4, n), places of the strata in the model's tables (n,)."""
+
+    codes: NDArray[np.int16]
+    measured: NDArray[np.bool_]
+    places: NDArray[np.intp]
+
 
 Tally = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """Counts by rank bin (4, m, BINS), sums of residual codes (4, m), counts by stratum (m, S); row 0 is the pool."""
 
 
-def tally(
-    model: PoolModel, rows: Rows, offset: NDArray[np.float32], m: int
-) -> tuple[Tally, NDArray[np.int16], NDArray[np.bool_]]:
-    """Counts rows by node; also returns their residual codes and which latencies are known.
+def tally(model: PoolModel, rows: Rows, offset: NDArray[np.float32], m: int) -> tuple[Tally, Residuals]:
+    """Counts rows by node; also returns their residual codes, which latencies are known, and the places of their strata.
 
     Args:
         model: Of the pool.
@@ -37,7 +45,8 @@ def tally(
         m: Rows of the state in use.
     """
     codes, measured = model.codes(rows, offset[:, 1:m])
-    bins = model.bins(codes, measured, rows.stratum)
+    places = model.places(rows.stratum)
+    bins = model.bins(codes, measured, places)
     node = rows.node.astype(np.intp) + 1
     counts = np.empty((SLIS, m, ranks.BINS), np.int64)
     sums = np.empty((SLIS, m), np.int64)
@@ -45,13 +54,14 @@ def tally(
         usable = bins[sli] != ranks.UNKNOWN_BIN
         who = node[usable]
         counts[sli] = np.bincount(who * ranks.BINS + bins[sli][usable], minlength=m * ranks.BINS).reshape(m, ranks.BINS)
-        off = codes[sli][usable] - model.centre[sli][rows.stratum[usable]]
+        off = codes[sli][usable] - model.centre[sli][places[usable]]
         sums[sli] = np.bincount(who, weights=off, minlength=m).astype(np.int64)
-    mix = np.bincount(node * model.strata + rows.stratum, minlength=m * model.strata).reshape(m, model.strata)
+    strata = len(model.row_of)
+    mix = np.bincount(node * strata + rows.stratum, minlength=m * strata).reshape(m, strata)
     counts[:, 0] = counts[:, 1:].sum(axis=1)
     sums[:, 0] = sums[:, 1:].sum(axis=1)
     mix[0] = mix[1:].sum(axis=0)
-    return (counts, sums, mix), codes, measured
+    return (counts, sums, mix), Residuals(codes, measured, places)
 
 
 def locate(model: PoolModel, rows: Rows, m: int) -> NDArray[np.float32]:
@@ -64,7 +74,7 @@ def locate(model: PoolModel, rows: Rows, m: int) -> NDArray[np.float32]:
         n = np.bincount(node, minlength=m)
         start = np.cumsum(n) - n
         some = n > 0
-        out[sli, some] = (ordered[(start + n // 2)[some]] - ranks.CODES // 2) / _CODES_PER_OCTAVE
+        out[sli, some] = (ordered[(start + n // 2)[some]] - ranks.CODES // 2) / model.per_octave[sli]
     return out
 
 
@@ -83,15 +93,13 @@ def graduate(state: BankState, model: PoolModel, log: Rows, ready: NDArray[np.bo
     """
     m = len(ready)
     log = log.canonical()
-    if not model.known.any():
+    if not model.taught:
         model.fit(log)
-        place = locate(model, log, m)
-        codes, measured = model.codes(log, place[:, 1:])
-        model.learn(model.count(codes, measured, log.stratum))
+        model.teach(*model.codes(log, locate(model, log, m)[:, 1:]), model.places(log.stratum))
     is_ready = ready[log.node + 1]
     mine = log.take(is_ready)
     state.offset[:, :m][:, ready] = locate(model, mine, m)[:, ready]
-    (counts, sums, mix), _, _ = tally(model, mine, state.offset, m)
+    (counts, sums, mix), _ = tally(model, mine, state.offset, m)
     state.base[:, :m] += counts
     state.base_sum[:, :m] += sums
     state.base_mix[:m] += mix
@@ -103,10 +111,10 @@ def graduate(state: BankState, model: PoolModel, log: Rows, ready: NDArray[np.bo
     fresh = ready.copy()
     fresh[0] = True
     state.base_s[:, :m][:, fresh] = np.maximum(state.base_s[:, :m], span)[:, fresh]
-    spread = model.spread()
+    scale = model.scale(model.weights(state.base_mix[0]))
     for slot in np.unique(mine.slot):
-        (counts, sums, _), _, _ = tally(model, mine.take(mine.slot == slot), state.offset, m)
-        baseline.add_wobble(state, sums, counts.sum(axis=-1), spread)
+        (counts, sums, _), _ = tally(model, mine.take(mine.slot == slot), state.offset, m)
+        baseline.add_wobble(state, sums, counts.sum(axis=-1), scale)
     state.wobble[:, :m, :2] += state.block_wobble[0, :, :m]
     state.block_wobble[0, :, :m] = 0
     return log.take(~is_ready)

@@ -1,10 +1,11 @@
-"""What a pool's latencies are measured against: expected latencies, strata, rank bins and templates, shared by all its
-nodes.
+"""What a pool's latencies are measured against: expected latencies, strata, rank bins and templates, shared by all its nodes.
+
+Tables exist only for the strata that were seen, so a pool whose requests are all alike is small.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,38 +13,59 @@ from numpy.typing import NDArray
 from detectors import ranks
 from detectors.evidence import FAMILY
 from detectors.expected import expected_log2, fit
+from detectors.ranks import BINS, CODES
 from detectors.rows import Rows
 from detectors.state import SLIS
 
-__all__ = ["PoolModel"]
+__all__ = ["PoolModel", "Scale"]
 
-STRATUM_SAMPLES = 200
+_STRATUM_SAMPLES = 200
 """Samples of a stratum before it may testify."""
+_TABLES = ("row_of", "coefficients", "per_octave", "hist", "pending", "known", "edges", "centre", "table", "template")
 
 
-_TABLES = ("coefficients", "hist", "known", "edges", "table", "centre", "template")
+class Scale(NamedTuple):
+    """Of an SLI, float64 (4,) each.
+
+    Attributes:
+        width: Of a residual code in log-latency, nats.
+        spread: Standard deviation of residuals within strata, nats.
+        place: Variance of the pool's expectation under the usual mix, nats squared.
+    """
+
+    width: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    place: NDArray[np.float64]
 
 
 class PoolModel:
-    """Tables of one pool.
+    """Tables of one pool, for R strata seen so far.
 
     Attributes:
-        coefficients: Expected latency, (4, 3).
-        hist: Baseline residual counts by SLI and stratum, float64 (4, S, CODES).
-        known: bool (4, S): the stratum has a baseline.
-        edges, table, centre: Cuts (4, S, BINS - 1), code to bin (4, S, CODES), median code (4, S).
-        template: Bin probabilities (4, S, family, BINS).
+        row_of: Row of each stratum in the tables, int16 (S,); -1 for strata not seen.
+        coefficients: Expected latency, float32 (4, 3).
+        per_octave: Residual codes per octave, float32 (4,).
+        hist: Baseline residual counts, float32 (4, R, CODES).
+        pending: Residual counts of the running and the last block, not yet learned, float32 (2, 4, R, CODES).
+        known: bool (4, R): the stratum has a baseline.
+        edges, centre, table: Cuts int16 (4, R, BINS - 1), median code int16 (4, R), code to bin uint8 (4, R, CODES).
+        template: Bin probabilities of every alternative, float32 (4, R, FAMILY, BINS).
     """
 
     def __init__(self, strata: int) -> None:
-        self.strata = strata
+        self.row_of = np.full(strata, -1, np.int16)
         self.coefficients = np.zeros((SLIS, 3), np.float32)
-        self.hist = np.zeros((SLIS, strata, ranks.CODES))
-        self.known = np.zeros((SLIS, strata), np.bool_)
-        self.edges = np.zeros((SLIS, strata, ranks.BINS - 1), np.int16)
-        self.table = np.full((SLIS, strata, ranks.CODES), ranks.UNKNOWN_BIN, np.uint8)
-        self.centre = np.zeros((SLIS, strata), np.int16)
-        self.template = np.tile(ranks.nominal(), (SLIS, strata, len(FAMILY), 1))
+        self.per_octave = np.full(SLIS, ranks.codes_per_octave(0.25), np.float32)
+        self._allocate(0)
+
+    def _allocate(self, rows: int) -> None:
+        self.hist = np.zeros((SLIS, rows, CODES), np.float32)
+        self.pending = np.zeros((2, SLIS, rows, CODES), np.float32)
+        self.known = np.zeros((SLIS, rows), np.bool_)
+        self.edges = np.zeros((SLIS, rows, BINS - 1), np.int16)
+        self.centre = np.zeros((SLIS, rows), np.int16)
+        self.table = np.full((SLIS, rows, CODES), ranks.UNKNOWN_BIN, np.uint8)
+        self.template = np.tile(ranks.nominal().astype(np.float32), (SLIS, rows, len(FAMILY), 1))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All tables by name, for a snapshot."""
@@ -52,14 +74,31 @@ class PoolModel:
     @classmethod
     def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> PoolModel:
         """Inverse of `arrays`."""
-        model = cls(arrays["hist"].shape[1])
+        model = cls(len(arrays["row_of"]))
         for name in _TABLES:
             setattr(model, name, arrays[name])
         return model
 
+    @property
+    def nats_per_code(self) -> NDArray[np.float64]:
+        """Width of a residual code in log-latency, nats (4,)."""
+        return np.asarray(np.log(2) / self.per_octave.astype(np.float64))
+
+    @property
+    def taught(self) -> bool:
+        """Whether any stratum has a baseline."""
+        return bool(self.known.any())
+
     def fit(self, rows: Rows) -> None:
-        """Learns expected latencies from canonical rows."""
+        """Learns expected latencies and the resolution of residuals from canonical rows."""
         self.coefficients = fit(rows.latency_s, rows.tokens, rows.output)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            residual = np.log(rows.latency_s) - np.log(2) * self.expected(rows)
+        for sli, values in enumerate(residual):
+            usable = values[np.isfinite(values)]
+            if len(usable):
+                low, high = np.quantile(usable, [0.1, 0.9])
+                self.per_octave[sli] = ranks.codes_per_octave(float(high - low) / 2.56)
 
     def expected(self, rows: Rows) -> NDArray[np.float32]:
         """log2 of expected seconds, (4, n)."""
@@ -69,25 +108,58 @@ class PoolModel:
         """Residual codes (4, n) and whether the latency is known; `offset_log2` (4, nodes) is each node's usual place."""
         measured = np.isfinite(rows.latency_s)
         logs = np.log2(np.where(measured, np.maximum(rows.latency_s, np.float32(1e-6)), np.float32(1.0)))
-        return ranks.code_of(logs, self.expected(rows) + offset_log2[:, rows.node]), measured
+        logs -= self.expected(rows)
+        logs -= offset_log2[:, rows.node]
+        return ranks.code_of(logs, self.per_octave), measured
 
-    def count(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], stratum: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Residual counts by SLI and stratum, (4, S, CODES)."""
-        size = self.strata * ranks.CODES
-        key = stratum.astype(np.intp) * ranks.CODES + codes
-        parts = [np.bincount(key[sli][measured[sli]], minlength=size) for sli in range(SLIS)]
-        return np.stack(parts).reshape(SLIS, self.strata, ranks.CODES)
+    def places(self, stratum: NDArray[np.uint8]) -> NDArray[np.intp]:
+        """Row of each request's stratum in the tables, (n,); strata seen for the first time get one."""
+        new = np.flatnonzero((np.bincount(stratum, minlength=len(self.row_of)) > 0) & (self.row_of < 0))
+        if len(new):
+            old = {name: getattr(self, name) for name in _TABLES[3:]}
+            rows = self.known.shape[1]
+            self.row_of[new] = rows + np.arange(len(new))
+            self._allocate(rows + len(new))
+            for name, array in old.items():
+                grown: NDArray[Any] = getattr(self, name)
+                if name == "pending":
+                    grown[:, :, :rows] = array
+                else:
+                    grown[:, :rows] = array
+        return self.row_of[stratum].astype(np.intp)
 
-    def learn(self, counts: NDArray[np.integer] | NDArray[np.floating], keep: float = 1.0) -> None:
-        """Adds residual counts; strata that now have enough are cut once, and all templates follow the histograms.
+    def observe(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> None:
+        """Counts residuals into the running block."""
+        self.pending[0] += self._count(codes, measured, places)
+
+    def _count(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.float32]:
+        rows = self.known.shape[1]
+        key = places * CODES + codes
+        parts = [np.bincount(key[sli][measured[sli]], minlength=rows * CODES) for sli in range(SLIS)]
+        return np.stack(parts).reshape(SLIS, rows, CODES).astype(np.float32)
+
+    def turn(self, keep: float, drop: NDArray[np.bool_]) -> None:
+        """A block is over: the one before it is learned, unless the pool was in trouble.
 
         Args:
-            counts: (4, S, CODES).
-            keep: What remains of the older counts, 0 to 1.
+            keep: What remains of older counts, 0 to 1.
+            drop: bool (4,): SLIs whose pending counts are not to be believed.
         """
-        self.hist = self.hist * keep + counts
+        self.pending[:, drop] = 0
+        if self.pending[1].any():
+            self._learn(self.pending[1], keep)
+        self.pending[1] = self.pending[0]
+        self.pending[0] = 0
+
+    def teach(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> None:
+        """Learns residuals at once: those of the learning phase."""
+        self._learn(self._count(codes, measured, places), 1.0)
+
+    def _learn(self, counts: NDArray[np.float32], keep: float) -> None:
+        """Adds residual counts; strata that now have enough are cut, once, and all templates follow the histograms."""
+        self.hist = self.hist * np.float32(keep) + counts
         total = self.hist.sum(axis=-1)
-        fresh = (total >= STRATUM_SAMPLES) & ~self.known
+        fresh = (total >= _STRATUM_SAMPLES) & ~self.known
         for sli in range(SLIS):
             if not self.known[sli].any() and not fresh[sli].any() and total[sli].any():
                 fresh[sli, int(total[sli].argmax())] = True
@@ -97,33 +169,43 @@ class PoolModel:
             self.table = ranks.bin_table(self.edges, self.known)
             share = np.cumsum(self.hist[fresh], axis=-1) / self.hist[fresh].sum(axis=-1, keepdims=True)
             self.centre[fresh] = (share < 0.5).sum(axis=-1)
-        self.template[self.known] = ranks.templates(self.hist[self.known], self.edges[self.known], FAMILY)
+        width = np.broadcast_to(self.nats_per_code[:, None], self.known.shape)[self.known]
+        self.template[self.known] = ranks.templates(self.hist[self.known], self.edges[self.known], width, FAMILY)
 
-    def bins(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], stratum: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def bins(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.uint8]:
         """Rank bin of each latency, (4, n); UNKNOWN_BIN where it cannot testify."""
         flat = self.table.reshape(SLIS, -1)
-        key = stratum.astype(np.intp) * ranks.CODES + codes
+        key = places * CODES + codes
         out = np.stack([flat[sli][key[sli]] for sli in range(SLIS)])
         out[~measured] = ranks.UNKNOWN_BIN
         return out
 
     def weights(self, mix: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Share of each known stratum under a mix (S,), rows summing to 1, (4, S); even shares where nothing is known."""
-        share = np.where(self.known, mix.astype(np.float64) + 1e-9, 0.0)
-        total = share.sum(axis=1, keepdims=True)
-        return np.where(total > 0, share / np.maximum(total, 1e-300), 1 / self.strata)
+        """Share of each known row under a mix of strata (S,), rows summing to 1, (4, R); even where nothing is known."""
+        seen = np.flatnonzero(self.row_of >= 0)
+        share = np.zeros(self.known.shape[1])
+        share[self.row_of[seen]] = mix[seen]
+        shares = np.where(self.known, share + 1e-9, 0.0)
+        total = shares.sum(axis=1, keepdims=True)
+        return np.where(total > 0, shares / np.maximum(total, 1e-300), 1 / max(len(seen), 1))
 
     def variance(self) -> NDArray[np.float64]:
-        """Variance of the estimated location of each stratum, nats squared, (4, S); 0 where unknown."""
-        total = np.maximum(self.hist.sum(axis=-1), 1e-9)
-        codes = np.arange(ranks.CODES) * ranks.NATS_PER_CODE
+        """Variance of the estimated location of each stratum, nats squared, (4, R); 0 where unknown."""
+        total = np.maximum(self.hist.sum(axis=-1, dtype=np.float64), 1e-9)
+        codes = np.arange(CODES) * self.nats_per_code[:, None, None]
         mean = (self.hist * codes).sum(axis=-1) / total
         spread = np.maximum((self.hist * codes**2).sum(axis=-1) / total - mean**2, 0.0)
-        return np.where(self.known, spread / total, 0.0)
+        return np.asarray(np.where(self.known, spread / total, 0.0))
 
-    def spread(self) -> NDArray[np.float64]:
-        """Standard deviation of residuals within strata, nats, (4,)."""
-        total = self.hist.sum(axis=-1)
-        return np.asarray(
-            np.sqrt((self.variance() * total**2).sum(axis=-1) / np.maximum(np.where(self.known, total, 0).sum(axis=-1), 1e-9))
-        )
+    def shapes(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Bin probabilities of every alternative under the shares of strata `weight` (4, R), (4, FAMILY, BINS)."""
+        if not self.taught:
+            return np.tile(ranks.nominal(), (SLIS, len(FAMILY), 1))
+        return np.asarray(np.einsum("ls,lsgk->lgk", weight, self.template))
+
+    def scale(self, weight: NDArray[np.float64]) -> Scale:
+        """Widths and errors under the shares of strata `weight` (4, R), see `weights`."""
+        total = np.where(self.known, self.hist.sum(axis=-1, dtype=np.float64), 0.0)
+        variance = self.variance()
+        spread = np.sqrt((variance * total**2).sum(axis=-1) / np.maximum(total.sum(axis=-1), 1e-9))
+        return Scale(self.nats_per_code, spread, (np.square(weight) * variance).sum(axis=1))

@@ -21,7 +21,7 @@ def shift_against_peers(shift_nats: NDArray[np.float64], usable: NDArray[np.bool
 
     >>> import numpy as np
     >>> shift_against_peers(np.array([[1.1, 0.0, 0.1, -0.1]]), np.ones((1, 4), bool)).round(2).tolist()
-    [[1.1, 0.0, 0.1, -0.2]]
+    [[1.1, -0.1, 0.1, -0.2]]
     """
     usable = usable & np.isfinite(shift_nats)
     values = np.where(usable, shift_nats, np.inf)

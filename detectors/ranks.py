@@ -1,14 +1,13 @@
 """Rank bins: where a latency falls among the baseline latencies of its own stratum.
 
-A latency divided by what was expected (`detectors.expected`) is coded as a residual, 64 codes per octave. Each stratum's
-residuals are cut at its own baseline quantiles into K = 16 bins, 12 of equal probability and 4 in the tail (0.923, 0.96,
-0.99, 0.999). By the probability integral transform all strata then share one distribution over bins, so counts pooled over
-strata do not move when the mix does (Rosenblatt 1952).
+A latency divided by what was expected (`detectors.expected`) is coded as a residual, 20 codes for each standard deviation.
+Each stratum's residuals are cut at its own baseline quantiles into K = 16 bins, 12 of equal probability and 4 in the tail
+(0.923, 0.96, 0.99, 0.999). By the probability integral transform all strata then share one distribution over bins, so counts
+pooled over strata do not move when the mix does (Rosenblatt 1952).
 
-What a slowdown would look like is read off the same residual histograms: shift a stratum's histogram by `d` (in
-    log-latency) and see how
-much lands in each bin. These templates are small tables shared by all nodes, so evidence for thousands of series is one
-matrix product.
+What a slowdown would look like is read off the same residual histograms: shift a stratum's histogram by `d` (in log-latency)
+and see how much lands in each bin. These templates are small tables shared by all nodes, so evidence for thousands of series
+is one matrix product.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ __all__ = [
     "BINS",
     "CODES",
     "LEVELS",
-    "NATS_PER_CODE",
     "UNKNOWN_BIN",
     "Template",
     "bin_table",
@@ -30,12 +28,12 @@ __all__ = [
     "templates",
 ]
 
-CODES = 512
-"""Residual codes: a ratio of 2**-4 to 2**4 to the expected latency; what lies beyond is counted at the end."""
-_PER_OCTAVE = 64
+CODES = 256
+"""Residual codes; what lies beyond is counted at the ends."""
 _MIDDLE = CODES // 2
-NATS_PER_CODE = float(np.log(2) / _PER_OCTAVE)
-"""Width of a residual code in log-latency, nats (1.08 %)."""
+_PER_SD = 20.0
+_FINEST_NATS = 0.005
+_COARSEST_NATS = 0.05
 
 LEVELS: NDArray[np.float64] = np.concatenate([np.arange(1, 13) / 13, [0.96, 0.99, 0.999]])
 """Baseline quantiles at which the bins are cut, (BINS - 1,)."""
@@ -56,13 +54,27 @@ def nominal() -> NDArray[np.float64]:
     return np.diff(LEVELS, prepend=0.0, append=1.0)
 
 
-def code_of(latency_log2: NDArray[np.float32], expected_log2: NDArray[np.float32]) -> NDArray[np.int16]:
-    """Residual codes, int16; NaN gives an arbitrary code that the caller masks."""
-    scaled = (latency_log2 - expected_log2) * np.float32(_PER_OCTAVE)
-    scaled += np.float32(_MIDDLE + 0.5)
-    np.nan_to_num(scaled, copy=False, nan=0.0)
-    np.clip(scaled, 0, CODES - 1, out=scaled)
-    return scaled.astype(np.int16)
+def codes_per_octave(sd_nats: float) -> float:
+    """Resolution for residuals of this standard deviation: 20 codes for each, so that 256 codes reach past six of them.
+
+    >>> round(codes_per_octave(0.25), 2), round(codes_per_octave(0.0), 1)
+    (55.45, 138.6)
+    """
+    return float(np.log(2) / np.clip(sd_nats / _PER_SD, _FINEST_NATS, _COARSEST_NATS))
+
+
+def code_of(ratio_log2: NDArray[np.float32], per_octave: NDArray[np.float32]) -> NDArray[np.int16]:
+    """Residual codes of log2(latency / expected), int16 (4, n); NaN gives an arbitrary code that the caller masks.
+
+    Args:
+        ratio_log2: (4, n), overwritten.
+        per_octave: Codes per octave of each SLI, (4,).
+    """
+    ratio_log2 *= per_octave[:, None]
+    ratio_log2 += np.float32(_MIDDLE + 0.5)
+    np.nan_to_num(ratio_log2, copy=False, nan=0.0)
+    np.clip(ratio_log2, 0, CODES - 1, out=ratio_log2)
+    return ratio_log2.astype(np.int16)
 
 
 def _smoothed(hist: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -113,7 +125,9 @@ def bin_table(edges: NDArray[np.int16], known: NDArray[np.bool_]) -> NDArray[np.
     return np.asarray(table)
 
 
-def templates(hist: NDArray[np.floating], edges: NDArray[np.int16], family: list[Template]) -> NDArray[np.float64]:
+def templates(
+    hist: NDArray[np.floating], edges: NDArray[np.int16], width_nats: NDArray[np.float64], family: list[Template]
+) -> NDArray[np.float64]:
     """Bin probabilities under each alternative, (..., len(family), BINS); every entry is positive and rows sum to 1.
 
     A template (share, d) says: this share of the requests has its log-latency moved by d nats, the others are as the
@@ -122,17 +136,19 @@ def templates(hist: NDArray[np.floating], edges: NDArray[np.int16], family: list
     Args:
         hist: (..., CODES) residual counts of a stratum.
         edges: (..., BINS - 1), from `cut`.
+        width_nats: Width of a residual code in log-latency, (...).
         family: Alternatives; (1.0, 0.0) is the baseline itself.
     """
     lead = hist.shape[:-1]
     upto = np.concatenate([np.zeros((*lead, 1)), np.cumsum(_smoothed(hist), axis=-1)], axis=-1).reshape(-1, CODES + 1)
     flat_edges = edges.reshape(-1, BINS - 1).astype(np.float64)
     grid = np.arange(CODES + 1)
-    shift = np.array([d for _, d in family]) / NATS_PER_CODE
+    shift = np.array([d for _, d in family])
+    width = width_nats.reshape(-1)
     share = np.array([s for s, _ in family])[:, None]
     out = np.empty((len(upto), len(family), BINS))
     for row, cdf in enumerate(upto):
-        at = np.interp(flat_edges[row] - shift[:, None], grid, cdf)
+        at = np.interp(flat_edges[row] - shift[:, None] / width[row], grid, cdf)
         still = np.interp(flat_edges[row], grid, cdf)
         out[row] = np.diff(share * at + (1 - share) * still, axis=1, prepend=0.0, append=1.0)
     out = np.maximum(out, 0.0) + 1e-5 * nominal()

@@ -41,7 +41,7 @@ def tail_threshold_s(state: BankState, m: int, settings: Detection, kappa: float
 
 def report(
     state: BankState, m: int, settings: Detection, kappa: float, log_a: float, tick_s: float, block_s: float, slot: int,
-    n_tick: NDArray[np.int64], alarms: Alarms,
+    width: NDArray[np.float64], n_tick: NDArray[np.int64], alarms: Alarms,
 ) -> BankTick:  # fmt: skip
     """The result of the tick that has just been counted.
 
@@ -54,6 +54,7 @@ def report(
         tick_s: Length of a tick.
         block_s: Length of a block.
         slot: The tick.
+        width: Of a residual code, nats (4,).
         n_tick: Samples in the tick, (4, m).
         alarms: Of the tick.
     """
@@ -68,7 +69,7 @@ def report(
     service = np.where(usable, service, np.nan)
     mixed = np.where(usable & (n_base_mix > 0), mixed, np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
-        shift = np.where(usable, (sums / n - state.base_sum[:, :m] / n_base) * ranks.NATS_PER_CODE, np.nan)
+        shift = np.where(usable, (sums / n - state.base_sum[:, :m] / n_base) * width[:, None], np.nan)
     peer = np.full((SLIS, m), np.nan)
     peer[:, 1:] = peers.shift_against_peers(shift[:, 1:], usable[:, 1:])
     p999 = _p999(state, m, settings.min_samples)
