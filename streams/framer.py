@@ -20,6 +20,7 @@ from schemas.topics import DEADLETTER, FRAMES, TELEMETRY
 from streams.framer_cut import cut_frames
 from streams.framer_metrics import FramerMetrics
 from streams.framer_offsets import OffsetLog, Source
+from streams.framer_time import time_slices
 from streams.framing import EventFramer, Framed, Reject
 from streams.kafka import BrokerWatch, Partitions, make_consumer, make_producer, wait_for_kafka
 from streams.settings import Settings
@@ -147,10 +148,11 @@ class Framer:
                 metrics.rejected.labels(reject.reason).inc()
                 message = messages[offsets.index(reject.offset)]
                 self._send_dead_letter(source, reject, message.timestamp()[1])
-            for pool, frame in cut_frames(framed, topic, partition):
-                metrics.frames.inc()
-                metrics.frame_bytes.inc(len(frame))
-                self._send(self._frames, frame, pool.encode(), self._partitions.of(self._frames, pool), None)
+            for part in time_slices(framed):
+                for pool, frame in cut_frames(part, topic, partition):
+                    metrics.frames.inc()
+                    metrics.frame_bytes.inc(len(frame))
+                    self._send(self._frames, frame, pool.encode(), self._partitions.of(self._frames, pool), None)
         self._offsets.current.positions[source] = offsets[-1] + 1
 
     def _decode(self, raw: list[bytes], offsets: list[int]) -> list[Framed]:
