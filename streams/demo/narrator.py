@@ -15,6 +15,7 @@ __all__ = ["Narrator"]
 _STYLE = {"FAULT": "bold red", "OPEN": "bold red", "HALF_OPEN": "bold yellow", "CLOSED": "bold green", "REPAIRED": "bold green",
           "refused": "red", "allowed": "green", "failed": "bold red", "done": "bold green"}  # fmt: skip
 _WORD_WIDTH = 10
+_PLAIN_WIDTH = 140
 
 
 class Narrator:
@@ -26,6 +27,8 @@ class Narrator:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
+        if not self._console.is_terminal:
+            self._console.width = _PLAIN_WIDTH  # a file or a pipe has no width; rich would assume 80
         self._began_s = time.monotonic()
 
     @property

@@ -90,15 +90,16 @@ def _rows(spec: DemoSpec, stage: Stage, node: str, narrator: Narrator) -> None:
     clickhouse = ClickHouse(stage.settings.clickhouse_dsn.get_secret_value())
     try:
         decisions = clickhouse.query(
-            "SELECT formatDateTime(t, '%H:%i:%S') AS at, subject, state, reason, substring(tx, 1, 8) AS tx FROM decision_history "
+            "SELECT formatDateTime(t, '%H:%i:%S') AS at, subject, state, substring(tx, 1, 8) AS tx, reason FROM decision_history "
             "WHERE pool = {pool:String} ORDER BY t, seq",
             {"pool": spec.pool},
         )
         narrator.table("ClickHouse: decision_history", decisions)
         windows = clickhouse.query(
-            "SELECT sli, status, count() AS ticks, round(max(kl_service_nats), 2) AS max_kl_service_nats, "
-            "round(max(log_evidence - log_threshold), 1) AS max_evidence_margin, round(max(p999_s), 3) AS max_p999_s "
-            "FROM window_history WHERE pool = {pool:String} AND node = {node:String} AND status != 'LEARNING' "
+            "SELECT sli, status, count() AS ticks, round(toFloat64(max(kl_service_nats)), 2) AS max_kl_service_nats, "
+            "round(toFloat64(max(log_evidence - log_threshold)), 1) AS max_evidence_margin, "
+            "round(toFloat64(max(p999_s)), 3) AS max_p999_s FROM window_history "
+            "WHERE pool = {pool:String} AND node = {node:String} AND sli LIKE '%\\_s' AND status != 'LEARNING' "
             "GROUP BY sli, status ORDER BY sli, status",
             {"pool": spec.pool, "node": node},
         )

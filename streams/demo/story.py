@@ -100,15 +100,15 @@ class Story:
 
     def _drift(self) -> None:
         def degraded() -> Series | None:
-            hit = (row for (node, _), row in self.results.series.items() if node == self.node and row.status == "DEGRADED")
+            hit = [row for (node, _), row in self.results.series.items() if node == self.node and row.status == "DEGRADED"]
             return max(hit, key=lambda row: _number(row.kl_service_nats), default=None)
 
         row = self.results.wait(degraded, f"a DEGRADED verdict about {self.node}", self.deadlines.drift_s, self.check)
-        self.narrator.say(
-            "drift",
-            f"{self.node} {row.sli} is {row.status}: KL {row.kl_nats:.2f} nats (workload {row.kl_mix_nats:.2f}, service "
-            f"{row.kl_service_nats:.2f}), evidence e^{row.log_evidence:.1f}, threshold e^{row.log_threshold:.1f}; {_tail(row)}",
-        )
+        text = f"{self.node} {row.sli} is {row.status}"
+        if not math.isnan(row.kl_nats):  # an error ratio has no histogram
+            text += f": KL {row.kl_nats:.2f} nats (workload {row.kl_mix_nats:.2f}, service {row.kl_service_nats:.2f})"
+            text += f", evidence e^{row.log_evidence:.1f}, threshold e^{row.log_threshold:.1f}; {_tail(row)}"
+        self.narrator.say("drift", text)
 
     def _decision(self, state: BreakerState, deadline_s: float) -> Decision:
         def found() -> Decision | None:
@@ -152,5 +152,5 @@ def _number(value: float) -> float:
 
 
 def _tail(row: Series) -> str:
-    slo = f", SLO {row.slo_s:.2f} s" if not math.isnan(row.slo_s) else ""
-    return f"P99.9 {row.p999_s:.2f} s, threshold {row.threshold_s:.2f} s{slo}"
+    named = {"P99.9": row.p999_s, "threshold": row.threshold_s, "SLO": row.slo_s}
+    return ", ".join(f"{name} {value:.2f} s" for name, value in named.items() if not math.isnan(value))
