@@ -165,6 +165,8 @@ class SeriesBank:
             clean = ~_any(alarms.bad[:, 1:])[known.node]
             self.model.observe(residuals.codes[:, clean], residuals.measured[:, clean], residuals.places[clean])
             self._last_filled = block
+        urgent = alarms.log_evidence > self._log_a / 2
+        blocks.read_tails(state, m, self.detection, slot, self._per_block, self._block_s, urgent)
         tick = report(
             state,
             m,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 
 from schemas.batch import UNKNOWN_TOKENS
@@ -66,11 +67,19 @@ def _fit_terms(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[
     for _ in range(_ROUNDS):
         relative = y / guess - 1
         weight = np.sqrt(np.minimum(1.0, _HUBER / np.maximum(np.abs(relative), 1e-12))) / guess
-        beta, _ = nnls((x * weight).T, y * weight)
+        beta = _least_squares(x * weight, y * weight)
         guess = np.maximum(beta @ x, 1e-6)
     residual = np.log(y / guess)
     residual -= np.median(residual)
     return beta, float(np.square(np.clip(residual, -1.5, 1.5)).sum())
+
+
+def _least_squares(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Non-negative least squares of y on the rows of x, by way of the few normal equations."""
+    gram = x @ x.T
+    root = np.linalg.cholesky(gram + 1e-12 * np.trace(gram) * np.eye(len(x)))
+    beta: NDArray[np.float64] = nnls(root.T, solve_triangular(root, x @ y, lower=True))[0]
+    return beta
 
 
 def expected_log2(

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BUCKETS", "EDGES_S", "HIGHEST_S", "LOWEST_S", "MAX_ERROR_RATIO", "VALUES_S", "add", "bucket_of", "merge", "quantiles"]
+__all__ = ["BUCKETS", "EDGES_S", "HIGHEST_S", "LOWEST_S", "MAX_ERROR_RATIO", "VALUES_S", "add",
+    "bucket_at", "bucket_of", "merge", "octave_counts", "quantiles",
+]  # fmt: skip
 
 _SUB_BITS = 5
 _OCTAVES = 29
@@ -105,22 +107,37 @@ def quantiles(counts: NDArray[Any], q: Sequence[float]) -> NDArray[np.float64]:
     """
     lead = counts.shape[:-1]
     rows = counts.reshape(-1, BUCKETS)
-    octaves = np.add.reduceat(rows, _GROUPS, axis=1, dtype=np.int64)
-    upto = np.cumsum(octaves, axis=1)
-    total = upto[:, -1]
+    octaves = octave_counts(rows)
+    total = octaves.sum(axis=1)
     out = np.empty((len(rows), len(q)))
-    everyone = np.arange(len(rows))
     for column, probability in enumerate(q):
         rank = np.maximum(np.ceil(probability * total - 1e-9), 1)
-        group = np.minimum((upto < rank[:, None]).sum(axis=1), len(_GROUPS) - 1)
-        start = _GROUPS[group]
-        cells = np.minimum(start[:, None] + np.arange(1 << _SUB_BITS), BUCKETS - 1)
-        inside = np.cumsum(rows[everyone[:, None], cells], axis=1, dtype=np.int64)
-        before = upto[everyone, group] - octaves[everyone, group]
-        step = (inside < (rank - before)[:, None]).sum(axis=1)
-        out[:, column] = VALUES_S[np.minimum(start + step, BUCKETS - 1)]
+        out[:, column] = VALUES_S[bucket_at(rows, octaves, rank)]
     out[total == 0] = np.nan
     return out.reshape(*lead, len(q))
+
+
+def octave_counts(rows: NDArray[Any]) -> NDArray[np.int64]:
+    """Counts of the underflow, of each octave and of the overflow, (R, octaves + 2), of histograms (R, BUCKETS)."""
+    return np.add.reduceat(rows, _GROUPS, axis=1, dtype=np.int64)
+
+
+def bucket_at(rows: NDArray[Any], octaves: NDArray[np.int64], rank: NDArray[Any]) -> NDArray[np.intp]:
+    """Bucket of the rank-th smallest value of each histogram, (R,); ranks beyond the last value give the last bucket.
+
+    Args:
+        rows: (R, BUCKETS).
+        octaves: Their `octave_counts`.
+        rank: From 1, (R,).
+    """
+    upto = np.cumsum(octaves, axis=1)
+    everyone = np.arange(len(rows))
+    group = np.minimum((upto < rank[:, None]).sum(axis=1), len(_GROUPS) - 1)
+    start = _GROUPS[group]
+    cells = np.minimum(start[:, None] + np.arange(1 << _SUB_BITS), BUCKETS - 1)
+    inside = np.cumsum(rows[everyone[:, None], cells], axis=1, dtype=np.int64)
+    left = rank - (upto[everyone, group] - octaves[everyone, group])
+    return np.asarray(np.minimum(start + (inside < left[:, None]).sum(axis=1), BUCKETS - 1))
 
 
 _GROUPS: NDArray[np.intp] = np.concatenate([[0], np.arange(_OCTAVES) * (1 << _SUB_BITS) + 1, [BUCKETS - 1]]).astype(np.intp)

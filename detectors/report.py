@@ -72,7 +72,7 @@ def report(
         shift = np.where(usable, (sums / n - state.base_sum[:, :m] / n_base) * width[:, None], np.nan)
     peer = np.full((SLIS, m), np.nan)
     peer[:, 1:] = peers.shift_against_peers(shift[:, 1:], usable[:, 1:])
-    p999 = _p999(state, m, settings.min_samples)
+    p999 = state.tail[:, :m]
     threshold = tail_threshold_s(state, m, settings, kappa)
     log_windows = float(np.log(_DAY_S / block_s / settings.false_alarms_per_day))
     with np.errstate(invalid="ignore"):
@@ -102,16 +102,6 @@ def report(
         periods=state.periods[:, :m].copy(),
         drift_s=np.where(since >= 0, (slot + 1 - since) * tick_s, 0.0),
     )
-
-
-def _p999(state: BankState, m: int, need: int) -> NDArray[np.float64]:
-    """P99.9 of the running histogram where it holds enough samples, else of the last full one, (4, m, 4)."""
-    fine = state.fine[:, :m]
-    enough = fine.sum(axis=-1, dtype=np.int64) >= need
-    out = state.tail[:, :m].copy()
-    if enough.any():
-        out[enough] = tail.p999(fine[enough])
-    return out
 
 
 def _slowest_log_e(base: NDArray[np.float32], counts: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.float64]:

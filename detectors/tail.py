@@ -75,46 +75,50 @@ def p999(counts: NDArray[Any]) -> NDArray[np.float64]:
     Args:
         counts: (R, histogram.BUCKETS).
     """
-    n = counts.sum(axis=1, dtype=np.int64)
+    octaves = histogram.octave_counts(counts)
+    n = octaves.sum(axis=1)
     out = np.full((len(counts), 4), np.nan)
     out[:, 3] = CENSORED
+    some = n > 0
+    if not some.all():
+        counts, octaves, n = counts[some], octaves[some], n[some]
+    if len(n) == 0:
+        return out
+    largest = histogram.bucket_at(counts, octaves, n)
+    result = _extrapolated(counts, octaves, n, largest)
     many = n >= _EMPIRICAL_N
-    few = (n > 0) & ~many
     if many.any():
-        out[many] = _empirical(counts[many], n[many])
-    if few.any():
-        out[few] = _extrapolated(counts[few], n[few])
+        result[many] = _empirical(counts[many], octaves[many], n[many], result[many, 2])
+    short = (n < _LEAST_N) | (result[:, 0] >= histogram.HIGHEST_S) | ((largest == histogram.BUCKETS - 1) & ~many)
+    result[short, 0] = result[short, 1] = histogram.VALUES_S[largest[short]]
+    result[short, 2], result[short, 3] = np.inf, CENSORED
+    out[some] = result
     return out
 
 
-def _empirical(counts: NDArray[Any], n: NDArray[np.int64]) -> NDArray[np.float64]:
-    above = np.cumsum(counts[:, ::-1], axis=1, dtype=np.int64)
-
-    def from_top(rank: NDArray[np.float64]) -> NDArray[np.intp]:
-        return np.asarray(histogram.BUCKETS - 1 - (above < np.maximum(rank, 1)[:, None]).sum(axis=1))
-
-    middle = np.floor(_P * n) + 1
+def _empirical(
+    counts: NDArray[Any], octaves: NDArray[np.int64], n: NDArray[np.int64], fitted_high: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Order statistics; where the upper end would be beyond the largest value, that of the fitted tail."""
+    rank = np.ceil((1 - _P) * n - 1e-9)
     half = _Z95 * np.sqrt(_P * (1 - _P) * n)
-    value = histogram.VALUES_S[from_top(middle)]
-    low = histogram.VALUES_S[from_top(np.ceil(middle + half))]
-    high = histogram.VALUES_S[from_top(np.floor(middle - half))]
-    fitted = _extrapolated(counts, n)
-    high = np.where(middle - half < 1, np.maximum(fitted[:, 2], high), high)
-    overflow = from_top(middle) == histogram.BUCKETS - 1
-    high[overflow] = np.inf
-    return np.stack([value, low, high, np.where(overflow, CENSORED, EMPIRICAL)], axis=1)
+    value, low, high = (
+        histogram.VALUES_S[histogram.bucket_at(counts, octaves, np.clip(r, 1, n))] for r in (rank, rank - half, rank + half)
+    )
+    high = np.where(rank + half > n, np.maximum(fitted_high, high), high)
+    return np.stack([value, low, high, np.full(len(n), float(EMPIRICAL))], axis=1)
 
 
-def _extrapolated(counts: NDArray[Any], n: NDArray[np.int64]) -> NDArray[np.float64]:
-    above = np.cumsum(counts[:, ::-1], axis=1, dtype=np.float64)[:, ::-1]
-    largest = histogram.BUCKETS - 1 - (counts[:, ::-1] > 0).argmax(axis=1)
-    start = (above >= np.maximum(np.ceil(_SHARE * n), _FEWEST)[:, None]).sum(axis=1) - 1
-    start = np.clip(start, 0, histogram.BUCKETS - 2)
+def _extrapolated(
+    counts: NDArray[Any], octaves: NDArray[np.int64], n: NDArray[np.int64], largest: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    start = histogram.bucket_at(counts, octaves, n - np.maximum(np.ceil(_SHARE * n), _FEWEST).astype(np.int64) + 1)
     threshold = np.log(np.maximum(histogram.EDGES_S[start], histogram.LOWEST_S / 2))
-    inside = np.arange(histogram.BUCKETS) >= start[:, None]
-    tail = np.where(inside, counts, 0)
+    cells = np.minimum(start[:, None] + np.arange(int((largest - start).max()) + 1), histogram.BUCKETS)
+    tail = np.concatenate([counts, np.zeros((len(n), 1), counts.dtype)], axis=1)[np.arange(len(n))[:, None], cells].astype(float)
+    excess = np.maximum(_LOG_VALUES[np.minimum(cells, histogram.BUCKETS - 1)] - threshold[:, None], 0.0)
+    above = np.cumsum(tail[:, ::-1], axis=1)[:, ::-1]
     exceeding = np.maximum(tail.sum(axis=1), 1)
-    excess = np.where(inside, np.maximum(_LOG_VALUES - threshold[:, None], 0.0), 0.0)
     # Probability-weighted moments a0 = E[x], a1 = E[x (1 - F(x))]; within a bucket the ranks are averaged.
     beyond = (above - tail) + (tail - 1) / 2
     a0 = (tail * excess).sum(axis=1) / exceeding
@@ -135,12 +139,7 @@ def _extrapolated(counts: NDArray[Any], n: NDArray[np.int64]) -> NDArray[np.floa
     variance += (scale * np.exp(blunt * log_level)) ** 2 / exceeding
     half = _WIDEN * _Z95 * np.sqrt(np.maximum(variance, 0.0))
     value, low, high = np.exp(point), np.exp(point - half), np.exp(point + half)
-    seen = histogram.VALUES_S[largest]
-    censored = (n < _LEAST_N) | (largest == histogram.BUCKETS - 1)
-    value = np.where(censored, seen, value)
-    low = np.where(censored, seen, low)
-    high = np.where(censored, np.inf, high)
-    return np.stack([value, low, high, np.where(censored, CENSORED, EXTRAPOLATED)], axis=1)
+    return np.stack([value, low, high, np.full(len(n), float(EXTRAPOLATED))], axis=1)
 
 
 def _growth(shape: NDArray[np.float64], log_level: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
