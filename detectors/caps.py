@@ -95,7 +95,9 @@ def step_freeze(state: CapState, t_s: float, n_eligible: int, n_bad: int, n_fres
         caps: Numbers.
     """
     cause: FreezeCause | None = None
-    if n_bad >= 2 and n_bad > caps.freeze_share * n_eligible:
+    if max(n_eligible, n_known) < caps.min_pool:
+        pass  # nothing is ever opened here
+    elif n_bad >= 2 and n_bad > caps.freeze_share * n_eligible:
         cause = "correlated"
     elif n_known and n_fresh < caps.min_fresh_ratio * n_known:
         cause = "telemetry"

@@ -26,7 +26,7 @@ from streams.judge.rules import Case
 __all__ = ["Findings"]
 
 FLEET_SHARE = 0.5  # of the comparable nodes in alarm: it is not the nodes
-UNIT_JUMP_NATS = math.log(100.0)  # a hundredfold shift of most nodes at once is a unit or a clock, not a service
+UNIT_JUMP_NATS = math.log(100.0)  # a hundredfold latency of most nodes at once is a unit or a clock, not a service
 Key = tuple[str, int, str]  # finding, node (-1: the pool), detail
 
 
@@ -134,7 +134,8 @@ class Findings:
             "series": _names(fleet), "nodes": int(known[:, s].sum()), "in_alarm": int((tick.alarm & known)[:, s].sum()),
             "median_slowdown": _digits(math.exp(min(shift, 20.0))),
         }  # fmt: skip
-        if abs(shift) > UNIT_JUMP_NATS:
+        if _leapt(tick, known[:, s], s):
+            evidence["p999_s"] = _digits(np.median(tick.p999_s[known[:, s], s]))
             self._hold(t_s, ("telemetry_fault", -1, "unit"), "telemetry_fault", None, {"why": "unit or clock", **evidence})
             return
         if pool.mix_alarm[0, s] and not pool.kl_service_nats[0, s] > pool.kl_mix_nats[0, s]:
@@ -198,6 +199,13 @@ def _key(raw: list[Any]) -> Key:
 
 def _names(series: NDArray[np.bool_]) -> list[str]:
     return [LATENCY_SLIS[s] for s in np.flatnonzero(series)]
+
+
+def _leapt(tick: BankTick, known: NDArray[np.bool_], s: int) -> bool:
+    """The tails of most nodes are a hundred times what is usual."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        leap = np.log(tick.p999_s[known, s] / tick.threshold_s[known, s])
+    return bool(len(leap)) and bool(np.median(np.nan_to_num(leap)) > UNIT_JUMP_NATS)
 
 
 def _digits(value: float) -> float | None:

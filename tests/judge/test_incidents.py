@@ -1,0 +1,225 @@
+"""Incidents of many kinds and sizes through the whole judge: who is opened, who never is, and what is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from schemas.telemetry import DeployEvent, GpuEvent
+
+FAULT_AT = 600.0
+Judged = Callable[..., Any]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rate"), [(3, 5.0), (4, 2.0), (4, 50.0), (6, 10.0), (12, 5.0), (40, 3.0)], ids=lambda v: f"{v:g}"
+)
+def test_a_slow_node_is_opened_soon_and_alone(judged: Judged, kit: Any, nodes: int, rate: float) -> None:
+    heard = judged(nodes=nodes, rate=rate, seconds=780.0, faults=[kit.Fault("slow", [1], FAULT_AT, strength=4.0)])
+    opened = heard.first_open_s("gpu-01")
+    assert opened is not None, heard.words()
+    assert FAULT_AT < opened <= FAULT_AT + 60
+    assert set(heard.opened()) == {"gpu-01"}
+    assert "node_degradation" in heard.words()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_healthy_fleet_is_left_alone(judged: Judged, seed: int) -> None:
+    heard = judged(nodes=5, rate=6.0, seconds=1200.0, seed=100 + seed)
+    assert heard.decisions == []
+    assert heard.words() == set()
+
+
+def test_a_node_that_is_faster_than_its_peers_does_not_make_them_slow(judged: Judged) -> None:
+    heard = judged(nodes=4, speed=[0.5, 1.0, 1.0, 1.2], seconds=1200.0)
+    assert heard.decisions == []
+
+
+def test_drift_within_the_slo_is_degraded_and_never_an_ejection(judged: Judged, kit: Any) -> None:
+    heard = judged(policy=kit.policy(ttft_s=8.0), seconds=900.0, faults=[kit.Fault("slow", [2], FAULT_AT, strength=1.8)])
+    assert heard.decisions == []
+    assert [(f.finding, f.node) for f in heard.findings] == [("node_degradation", "gpu-02")]
+    assert any(v.status == "DEGRADED" and v.node == "gpu-02" and v.direction == "slower" for v in heard.verdicts)
+    assert not any(v.status == "DEGRADED" and v.node != "gpu-02" for v in heard.verdicts)
+
+
+@pytest.mark.parametrize("kind", ["server_error", "empty", "timeout", "midstream_error"])
+def test_outcomes_against_the_node_open_it(judged: Judged, kit: Any, kind: str) -> None:
+    heard = judged(rate=8.0, seconds=780.0, faults=[kit.Fault(kind, [0], FAULT_AT, share=0.2)])
+    opened = heard.first_open_s("gpu-00")
+    assert opened is not None
+    assert opened <= FAULT_AT + 60
+    assert set(heard.opened()) == {"gpu-00"}
+
+
+@pytest.mark.parametrize("kind", ["client_error", "cancelled", "backpressure"])
+def test_outcomes_that_are_not_the_nodes_fault_open_nothing(judged: Judged, kit: Any, kind: str) -> None:
+    heard = judged(rate=8.0, seconds=780.0, faults=[kit.Fault(kind, [0], FAULT_AT, share=0.5)])
+    assert heard.decisions == []
+    assert heard.words() == set()
+
+
+def test_a_tail_fault_is_opened(judged: Judged, kit: Any) -> None:
+    heard = judged(rate=10.0, seconds=840.0, faults=[kit.Fault("slow", [1], FAULT_AT, strength=10.0, share=0.1)])
+    opened = heard.first_open_s("gpu-01")
+    assert opened is not None
+    assert opened <= FAULT_AT + 120
+    assert set(heard.opened()) == {"gpu-01"}
+
+
+@pytest.mark.parametrize("nodes", [4, 12])
+def test_a_whole_fleet_that_slows_down_is_not_ejected(judged: Judged, kit: Any, nodes: int) -> None:
+    heard = judged(nodes=nodes, seconds=900.0, faults=[kit.Fault("slow", range(nodes), FAULT_AT)])
+    assert heard.decisions == []
+    assert "fleet_degradation" in heard.words()
+    assert "node_degradation" not in heard.words()
+
+
+def test_a_fleet_that_slows_down_after_a_deploy_is_the_deploys_regression(judged: Judged, kit: Any) -> None:
+    deploy = DeployEvent(ts=kit.T0 + FAULT_AT - 20, pool=kit.POOL, what="engine 1 -> 2")
+    heard = judged(seconds=900.0, extra=[deploy], faults=[kit.Fault("slow", range(4), FAULT_AT)])
+    assert heard.decisions == []
+    regression = next(f for f in heard.findings if f.finding == "deploy_regression")
+    assert regression.evidence["deploy"] == "engine 1 -> 2"
+    assert "fleet_degradation" not in heard.words()
+
+
+def test_longer_prompts_are_a_workload_shift(judged: Judged, kit: Any) -> None:
+    faults = [kit.Fault("long_prompts", range(4), FAULT_AT, strength=7.0)]
+    heard = judged(policy=kit.policy(ttft_s=8.0), seconds=900.0, faults=faults)
+    assert heard.decisions == []
+    assert "workload_shift" in heard.words()
+
+
+def test_several_bad_nodes_are_opened_one_at_a_time(judged: Judged, kit: Any) -> None:
+    heard = judged(nodes=10, seconds=840.0, faults=[kit.Fault("slow", [0, 1, 2], FAULT_AT, strength=4.0)])
+    away: set[str] = set()
+    for decision in heard.decisions:
+        (away.add if decision.state in ("OPEN", "HALF_OPEN") else away.discard)(decision.subject)
+        assert len(away) <= 1
+    assert heard.opened()
+    assert "capped" in heard.words()
+
+
+def test_two_of_four_bad_at_once_freeze_opens(judged: Judged, kit: Any) -> None:
+    heard = judged(nodes=4, seconds=780.0, faults=[kit.Fault("slow", [0, 1], FAULT_AT, strength=4.0)])
+    assert len(set(heard.opened())) <= 1
+    assert "frozen" in heard.words()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_tiny_pools_alarm_only(judged: Judged, kit: Any, nodes: int) -> None:
+    heard = judged(nodes=nodes, rate=10.0, seconds=780.0, faults=[kit.Fault("slow", [0], FAULT_AT, strength=5.0)])
+    assert heard.decisions == []
+    assert "node_degradation" in heard.words()
+
+
+def test_a_stalled_node_is_opened_and_an_idle_one_is_not(judged: Judged, kit: Any) -> None:
+    faults = [kit.Fault("stall", [1], FAULT_AT), kit.Fault("idle", [2], FAULT_AT)]
+    heard = judged(nodes=5, seconds=780.0, faults=faults)
+    assert set(heard.opened()) == {"gpu-01"}
+    opened = heard.first_open_s("gpu-01")
+    assert opened is not None
+    assert opened <= FAULT_AT + 40
+    assert {v.status for v in heard.verdicts if v.node == "gpu-02" and v.t > kit.T0 + FAULT_AT + 60} == {"IDLE"}
+    assert any(v.status == "STALLED" and v.node == "gpu-01" for v in heard.verdicts)
+
+
+def test_a_silent_node_is_stale_and_never_opened(judged: Judged, kit: Any) -> None:
+    heard = judged(seconds=780.0, faults=[kit.Fault("silent", [0], FAULT_AT)])
+    assert heard.decisions == []
+    assert any(v.status == "STALE" and v.node == "gpu-00" for v in heard.verdicts)
+    assert heard.words() == {"frozen"}
+
+
+def test_telemetry_lost_from_two_fifths_of_the_nodes_opens_nothing(judged: Judged, kit: Any) -> None:
+    faults = [kit.Fault("silent", range(4), FAULT_AT), kit.Fault("slow", [7], FAULT_AT + 30, strength=4.0)]
+    heard = judged(nodes=10, seconds=780.0, faults=faults)
+    assert heard.decisions == []
+    assert "frozen" in heard.words()
+
+
+def test_a_fatal_xid_opens_at_once_and_a_harmless_one_does_not(judged: Judged, kit: Any) -> None:
+    def gpu(node: int, at: float, xid: int | None) -> GpuEvent:
+        return GpuEvent(ts=kit.T0 + at, pool=kit.POOL, node=kit.name(node), gpu="GPU-0", xid=xid)
+
+    events = [gpu(1, at, 79 if at >= 300 else None) for at in range(200, 600, 10)] + [gpu(2, 300, 13)]
+    heard = judged(seconds=600.0, extra=events)
+    assert set(heard.opened()) == {"gpu-01"}
+    assert heard.first_open_s("gpu-01") == 305.0
+    # The exporter goes on reporting it; probes are what counts from then on.
+    assert [d.state for d in heard.decisions][:3] == ["OPEN", "HALF_OPEN", "CLOSED"]
+    assert len(heard.opened()) == 1
+
+
+def test_a_foreign_kv_slot_is_a_root_cause_and_a_hard_fault(judged: Judged, kit: Any) -> None:
+    heard = judged(seconds=400.0, faults=[kit.Fault("foreign_kv", [3], 300.0, 303.0)])
+    finding = next(f for f in heard.findings if f.finding == "root_cause")
+    assert (finding.cause, finding.node) == ("kv_cache_contamination", "gpu-03")
+    assert set(heard.opened()) == {"gpu-03"}
+
+
+def test_a_slow_rise_over_an_hour_is_seen(judged: Judged, kit: Any) -> None:
+    heard = judged(seconds=4500.0, rate=4.0, faults=[kit.Fault("drift", [2], FAULT_AT, strength=4.0)])
+    first = next(f for f in heard.findings if f.finding == "node_degradation")
+    assert first.node == "gpu-02"
+    assert first.t - kit.T0 < FAULT_AT + 1200
+    assert set(heard.opened()) == {"gpu-02"}
+
+
+def test_a_node_recovers_and_is_closed_by_probes(judged: Judged, kit: Any) -> None:
+    heard = judged(seconds=1000.0, faults=[kit.Fault("slow", [1], FAULT_AT, FAULT_AT + 60, strength=20.0)])
+    states = [d.state for d in heard.decisions]
+    assert states[0] == "OPEN"
+    assert states[-1] == "CLOSED"
+    assert heard.decisions[-1].t - kit.T0 < FAULT_AT + 240
+
+
+def test_errors_of_the_whole_fleet_eject_nobody(judged: Judged, kit: Any) -> None:
+    heard = judged(rate=10.0, seconds=780.0, faults=[kit.Fault("server_error", range(4), FAULT_AT, share=0.3)])
+    assert heard.decisions == []
+    assert "frozen" in heard.words()
+
+
+def test_a_spent_error_budget_is_told_once(judged: Judged, kit: Any) -> None:
+    heard = judged(rate=10.0, seconds=1500.0, faults=[kit.Fault("server_error", range(4), FAULT_AT, share=0.6)])
+    burns = [f for f in heard.findings if f.finding == "slo_burn"]
+    assert burns
+    assert {f.evidence["sli"] for f in burns} == {"ttft_s", "e2e_s"}
+    assert burns[0].evidence["burn_long"] >= burns[0].evidence["factor"]
+
+
+def test_a_unit_error_of_the_whole_fleet_is_a_telemetry_fault(judged: Judged, kit: Any) -> None:
+    heard = judged(seconds=780.0, faults=[kit.Fault("slow", range(4), FAULT_AT, strength=1000.0)])
+    assert heard.decisions == []
+    assert "telemetry_fault" in heard.words()
+
+
+def test_a_faster_fleet_is_an_improvement(judged: Judged, kit: Any) -> None:
+    heard = judged(seconds=900.0, faults=[kit.Fault("slow", range(4), FAULT_AT, strength=0.5)])
+    assert heard.decisions == []
+    assert "improvement" in heard.words()
+
+
+def test_shadow_mode_decides_the_same_and_says_so(judged: Judged, kit: Any) -> None:
+    faults = [kit.Fault("slow", [1], FAULT_AT, strength=4.0)]
+    enforced = judged(seconds=700.0, faults=faults)
+    shadow = judged(policy=kit.policy(mode="shadow"), seconds=700.0, faults=faults)
+    assert [d.tx for d in shadow.decisions] == [d.tx for d in enforced.decisions]
+    assert {d.mode for d in shadow.decisions} == {"shadow"}
+
+
+def test_decisions_carry_their_evidence_and_an_end(judged: Judged, kit: Any) -> None:
+    heard = judged(seconds=800.0, faults=[kit.Fault("slow", [1], FAULT_AT, strength=4.0)])
+    versions = [d.version for d in heard.decisions]
+    assert versions == sorted(set(versions))
+    for decision in heard.decisions:
+        assert decision.reason.startswith(decision.subject)
+        if decision.state in ("OPEN", "HALF_OPEN"):
+            assert decision.not_after is not None
+            assert decision.t < decision.not_after <= decision.t + 300
+    trip = heard.decisions[0]
+    assert trip.evidence["failures"] > 3
+    assert trip.evidence["series"]["ttft_s"]["log_evidence"] >= trip.evidence["series"]["ttft_s"]["log_threshold"]
