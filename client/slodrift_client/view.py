@@ -8,7 +8,7 @@ clocks need to agree and a frozen head grows old like a missing one. What is not
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -127,6 +127,8 @@ class PoolView:
         if self.head is None or head.version != self.head.version:
             return True
         if (*head.version, head.hb) > self._newest:
+            if self.age_s(now) > STALE_S:  # what had ended here for want of news would come back: as if it were new
+                self._check_caps(head, [held.entry for held in self.held.values()], now)
             self._advance(head, now)
         return False
 
@@ -209,7 +211,7 @@ class PoolView:
     def _population(self, head: Head) -> int:
         return head.n_eligible if self.pool_size is None else min(head.n_eligible, int(self.pool_size * 1.1))
 
-    def _check_caps(self, head: Head, entries: tuple[Entry, ...], now: float) -> None:
+    def _check_caps(self, head: Head, entries: Sequence[Entry], now: float) -> None:
         """Refuse a state that takes more than this host allows, if it adds anything: a cap that shrank blocks no close."""
         n, limits = self._population(head), self.limits
         open_cap = 0 if n < 3 else min(head.cap, limits.max_open, max(1, int(limits.max_open_ratio * n)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -52,8 +53,8 @@ async def raw_call(
     head: bytes,
     raw: bytes,
     subjects: list[str],
-    log: list[tuple[str, str]] = [],
-    gone: list[str] = [],  # noqa: B006
+    log: Sequence[tuple[str, str]] = (),
+    gone: Sequence[str] = (),
 ) -> list[str]:
     keys = [KEYS.head, KEYS.snap, KEYS.log, *map(KEYS.subject, (*subjects, *gone))]
     reply = await redis.fcall("slodrift_assert", len(keys), *keys, head, raw, KEYS.doorbell, *(x for pair in log for x in pair))
