@@ -82,7 +82,8 @@ class TickWindows:
         k = self.tick
 
         def real(values: NDArray[Any]) -> NDArray[np.float64]:
-            return np.where(latency, values[at].astype(np.float64), np.nan)
+            chosen = values[at].astype(np.float64)
+            return np.where(latency & np.isfinite(chosen), chosen, np.nan)  # a bound at infinity is no bound
 
         def flag(values: NDArray[np.bool_]) -> NDArray[np.bool_]:
             return latency & values[at]
