@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import threading
@@ -41,6 +42,7 @@ def run(
     if role not in (*ROLES, "all"):
         raise ConfigError(f"worker {role}: there is no such role, say judge, archive or all")
     configure_logs(log_level, log_format)
+    _hush(log_level)
     settings = load_settings(kafka_bootstrap=bootstrap)
     chosen = load_policy(policy or settings.policy_file)
     if metrics_port is not None:
@@ -49,6 +51,14 @@ def run(
         start_http_server(metrics_port, addr="127.0.0.1")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, ROLES if role == "all" else (role,), PolicyFactory(chosen)))
+
+
+def _hush(log_level: str) -> None:
+    """Libraries tell every step and every failed connection; the worker says in one sentence what matters."""
+    if log_level.upper() != "DEBUG":
+        for name in ("faust", "mode", "asyncio", *(f"streams.worker.{module}" for module in ("app", "monitor", "transport"))):
+            logging.getLogger(name).setLevel("WARNING")  # ours are those whose classes are Faust services
+        logging.getLogger("aiokafka").setLevel("CRITICAL")
 
 
 async def _serve(settings: Settings, roles: tuple[str, ...], factory: PolicyFactory) -> None:

@@ -8,6 +8,7 @@ by a former owner that does not know it yet (a paused process, say): it is void 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -145,10 +146,12 @@ def read_partition(
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_s)
         start, end = max(start, low), min(end, high)
         consumer.assign([TopicPartition(topic, partition, start)])
-        position = start
+        position, heard_s = start, time.monotonic()
         while position < end:
-            messages = consumer.consume(500, timeout=timeout_s)
-            if not messages:
+            messages = consumer.consume(500, timeout=0.02)  # waits that long for the 500th
+            if messages:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > timeout_s:
                 raise SourceError(f"{topic}[{partition}]: nothing came for {timeout_s:g} s at offset {position} of {end}")
             for message in messages:
                 if message.error() is not None and message.error().code() == KafkaError._PARTITION_EOF:

@@ -162,23 +162,30 @@ class JudgePartition:
             n_eligible=dict(self.n_eligible),
         )
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: Snapshot) -> dict[str, str]:
         """Go on from `snapshot`; the epoch stays ours.
 
+        Returns:
+            Pools that cannot be restored, and why (another format, another tick length): they begin anew.
+
         Raises:
-            SchemaError: With reason ``bad_snapshot``: it was written by another version.
+            SchemaError: With reason ``bad_snapshot``: the marks of duplicates are unreadable.
         """
         try:
             self.duplicates = DuplicateFilter.load(snapshot.duplicates)
-            self.pools = {
-                pool: self._factory.restore(pool, raw, self.epoch, self.generation) for pool, raw in snapshot.pools.items()
-            }
-        except ValueError as exc:  # msgspec's and numpy's errors are ValueErrors
+        except ValueError as exc:  # msgspec's errors are ValueErrors
             raise SchemaError("bad_snapshot", str(exc)) from None
+        self.pools, failed = {}, {}
+        for pool, raw in snapshot.pools.items():
+            try:
+                self.pools[pool] = self._factory.restore(pool, raw, self.epoch, self.generation)
+            except ValueError as exc:
+                failed[pool] = str(exc)
         self.next_offset = snapshot.next_offset
         self.heard = {pool: heard for pool, heard in snapshot.heard.items() if pool in self.pools}
         self.n_eligible = dict(snapshot.n_eligible)
         self.poison = {offset: why for offset, why in self.poison.items() if offset >= snapshot.next_offset}
+        return failed
 
     def reset(self, snapshot: Snapshot | None, first_offset: int) -> int:
         """Forget what was judged since `snapshot` (or since `first_offset`, without one); returns the offset to read from."""

@@ -138,7 +138,7 @@ class WorkerProcess:
         blind_s = max(settings.kafka_session_timeout_s, 5.0)
         redis = DecisionSink(connect(settings.redis_url.get_secret_value()), settings.fleet)
         self._closers.append(redis.close)
-        projector = Projector(redis, may_speak=lambda: view.silent_s() < blind_s, now_ms=_now_ms)
+        projector = Projector(redis, may_speak=lambda: view.silent_s() < blind_s)
         outputs = Outputs(producer, counts, projector)
         takeover = Takeover(
             settings, producer, self._factory, generation=settings.generation, with_snapshots=self._with_snapshots
@@ -243,6 +243,7 @@ class WorkerProcess:
             except TimeoutError:
                 log.warning("not everything could be closed in time")
                 return
+            log.debug("closed", step=getattr(step, "__qualname__", ""), left_s=round(end - asyncio.get_running_loop().time(), 2))
             if isinstance(results[0], Exception):
                 log.error("something could not be closed", cause=f"{type(results[0]).__name__}: {results[0]}")
 

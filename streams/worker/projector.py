@@ -60,16 +60,15 @@ class Projector:
     Args:
         sink: Redis.
         may_speak: Whether the judge is in contact with Kafka.
-        now_ms: Wall clock, Unix milliseconds.
 
     Attributes:
         failures: Asserts that did not succeed.
     """
 
-    def __init__(self, sink: DecisionSink, *, may_speak: Callable[[], bool], now_ms: Callable[[], int]) -> None:
+    def __init__(self, sink: DecisionSink, *, may_speak: Callable[[], bool]) -> None:
         self._sink = sink
         self._may_speak = may_speak
-        self._now_ms = now_ms
+        self._now_ms = sink.now_ms
         self._pools: dict[str, _Pool] = {}
         self._wake = asyncio.Event()
         self._away_since_ms: int | None = None

@@ -93,7 +93,8 @@ class Takeover:
             log.error("the decision log is shorter than it was: hosts ignore this judge until SLODRIFT_GENERATION is raised",
                       partition=partition, epoch=epoch, former_epoch=base.epoch)  # fmt: skip
         try:
-            state.restore(base)
+            for pool, why in state.restore(base).items():
+                log.warning("a pool cannot be restored; its baselines are learnt anew", pool=pool, cause=why)
         except SchemaError as exc:
             log.warning("the snapshot cannot be restored; baselines are learnt anew", partition=partition, cause=str(exc))
             state = JudgePartition(FRAMES.name, partition, self._factory, epoch=epoch, generation=self._generation)
