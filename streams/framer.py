@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 SOURCES = tuple(topic.name for topic in TELEMETRY)
 _MAX_MESSAGES = 20_000
-_LEAVE_S = 10.0  # what is on its way may take so long when a partition or the process goes
+_LEAVE_S = 8.0  # output or a commit on its way may take so long when a partition or the process goes
 
 
 class _Stopped(Exception):
@@ -76,6 +76,7 @@ class Framer:
         self._carried: list[Message] = []
         self._faults: dict[str, str] = {}
         self._stop = threading.Event()
+        self._left = False
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set, then finish what was read, commit it and leave the group.
@@ -101,7 +102,7 @@ class Framer:
         self._consumer.subscribe(self._sources, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
         try:
             self._work()
-            self._drain(sorted(self._owned))
+            self._leave()
         finally:
             self._consumer.close()
 
@@ -236,18 +237,24 @@ class Framer:
         if not self._watch.away:  # else it is known
             self._say("committing offsets, trying again", fault.str() if fault else "")
 
-    def _drain(self, sources: Sequence[Source]) -> None:
-        """Wait until what was made from `sources` is acknowledged, and commit it."""
+    def _flush(self) -> None:
         left = self._producer.flush(_LEAVE_S)
         if left:
             log.warning("output not acknowledged in time: what it was made from will be read again", messages=left)
-        self._offsets.close_epoch()
-        offsets = [TopicPartition(*source, offset) for source, offset in self._offsets.to_commit(sources).items()]
-        if offsets:
-            try:
-                self._consumer.commit(offsets=offsets, asynchronous=False)
-            except KafkaException as exc:
-                log.warning("offsets not committed: these messages will be read again", detail=exc.args[0].str())
+
+    def _leave(self) -> None:
+        """Finish: output acknowledged, offsets committed. Not longer than the brokers are worth waiting for."""
+        self._flush()
+        self._left = True
+        if self._owned:
+            self._consumer.pause(self._consumer.assignment())
+        self._commit()
+        end = time.monotonic() + _LEAVE_S
+        while self._offsets.to_commit(self._owned) and time.monotonic() < end:
+            self._consumer.poll(0.05)  # for the answer to the commit; a message that slips through is read again
+        if self._offsets.to_commit(self._owned):
+            log.warning("offsets not committed: the messages since the last commit will be read again")
+        log.info("framer stopped")
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._owned.update((p.topic, p.partition) for p in partitions)
@@ -255,10 +262,23 @@ class Framer:
         log.info("partitions assigned", new=len(partitions), owned=len(self._owned))
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._drain([(p.topic, p.partition) for p in partitions])
-        self._on_lost(consumer, partitions)
+        """Another framer takes these over: it should find everything committed that gave frames."""
+        if not self._left:
+            self._flush()
+            self._offsets.close_epoch()
+            safe = self._offsets.to_commit([(p.topic, p.partition) for p in partitions])
+            if safe:
+                try:
+                    consumer.commit(offsets=[TopicPartition(*s, offset) for s, offset in safe.items()], asynchronous=False)
+                except KafkaException as exc:
+                    log.warning("offsets not committed: the next owner reads some messages again", detail=exc.args[0].str())
+        self._forget(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        log.warning("partitions lost, no heartbeat came through: they are read on from the last commit", lost=len(partitions))
+        self._forget(partitions)
+
+    def _forget(self, partitions: list[TopicPartition]) -> None:
         gone = {(p.topic, p.partition) for p in partitions}
         self._owned -= gone
         self._offsets.forget(gone)

@@ -9,7 +9,6 @@ from typing import Any
 
 import faust
 
-from schemas.errors import ConfigError
 from streams.settings import Settings
 from streams.worker.ledger import CommitLedger
 from streams.worker.monitor import LightMonitor
@@ -45,7 +44,7 @@ def make_app(settings: Settings, group: str, *, commit_interval_s: float = 1.0) 
         commit_interval_s: Durable offsets are committed this often, seconds.
 
     Raises:
-        ConfigError: Wrong Faust version, or an authentication that aiokafka does not offer.
+        ConfigError: Wrong Faust version.
     """
     check_faust()
     session_s = settings.kafka_session_timeout_s
@@ -98,8 +97,6 @@ def _credentials(settings: Settings) -> Any:
             )
     if protocol == "SSL":
         return faust.SSLCredentials(context=context)
-    if settings.kafka_sasl_mechanism == "OAUTHBEARER":
-        raise ConfigError("kafka_sasl_mechanism: the workers cannot do OAUTHBEARER; use SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN")
     secret = settings.kafka_sasl_password
     return faust.SASLCredentials(
         username=settings.kafka_sasl_username,

@@ -41,7 +41,6 @@ class Site:
     down: Callable[[], None]
     up: Callable[[], None]
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    sent: list[bytes] = field(default_factory=list)
 
     @property
     def sources(self) -> list[str]:
@@ -142,7 +141,7 @@ class Site:
 
 
 @pytest.fixture(params=[pytest.param("mock", marks=pytest.mark.embedded), pytest.param("kafka", marks=pytest.mark.kafka)])
-def site(request: pytest.FixtureRequest) -> Site:
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     group = f"framer-{uuid.uuid4().hex[:8]}"
     if request.param == "mock":
         stack: EmbeddedStack = request.getfixturevalue("embedded_stack")
@@ -150,7 +149,9 @@ def site(request: pytest.FixtureRequest) -> Site:
         site = Site(settings, stack.broker_down, stack.broker_up)
         for topic in (*site.sources, site.frames, site.dead):
             stack.create_topic(topic, PARTITIONS)
-        return site
+        yield site
+        stack.broker_up()  # whatever the test did
+        return
     bootstrap: str = request.getfixturevalue("kafka_bootstrap")
 
     def broker() -> Broker:
@@ -163,7 +164,7 @@ def site(request: pytest.FixtureRequest) -> Site:
     topics = [NewTopic(topic, PARTITIONS, 1) for topic in (*site.sources, site.frames, site.dead)]
     for future in admin.create_topics(topics).values():
         future.result(20)
-    return site
+    yield site
 
 
 def request_event(i: int, **more: object) -> bytes:

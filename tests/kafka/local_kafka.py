@@ -17,7 +17,7 @@ import tempfile
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -71,9 +71,9 @@ def server_properties(host: str, port: int, controller_port: int) -> dict[str, s
 
 
 class JvmBroker:
-    """The broker as a child process, in a temporary folder."""
+    """The broker as a child process, in a temporary folder. `settings` are added; lists grow."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         java = shutil.which("java")
         if java is None:
             raise KafkaUnavailable("there is no java on the PATH")
@@ -83,6 +83,8 @@ class JvmBroker:
         self._properties = folder / "server.properties"
         self.bootstrap = f"127.0.0.1:{self._port}"
         lines = {**server_properties("127.0.0.1", self._port, free_port()), "log.dirs": str(folder / "logs")}
+        for key, value in (settings or {}).items():
+            lines[key] = f"{lines[key]},{value}" if key in lines else value
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         _run([*self._command, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties)])
