@@ -18,6 +18,7 @@ from typing import Any, LiteralString
 from urllib.parse import urlsplit, urlunsplit
 
 import clickhouse_connect
+import numpy as np
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DataError, NotSupportedError
 
@@ -111,6 +112,8 @@ class ClickHouse:
         """Store a batch as one block; see `Writer.write`."""
         if batch.table not in TABLES:
             raise SinkRejected(f"there is no table {batch.table!r}")
+        if not len(batch):
+            return
         _refuse_non_finite(batch)
         with self._lock:
             client = self._open()
@@ -173,9 +176,15 @@ class ClickHouseWriter:
 def _refuse_non_finite(batch: Batch) -> None:
     """One NaN makes every average of its column NaN for ever."""
     for name, values in batch.columns.items():
-        for i, value in enumerate(values):
-            if type(value) is float and not math.isfinite(value):
-                raise SinkRejected(f"{batch.table}.{name}, row {i}: {value} is not a number; unknown is None")
+        if isinstance(values[0], (str, bytes)):
+            continue
+        try:
+            numbers = np.array(values, dtype=np.float64)  # None becomes NaN
+        except (TypeError, ValueError, OverflowError):
+            continue  # no column of numbers, or a wrong one: the driver says so
+        for i in np.flatnonzero(~np.isfinite(numbers)):
+            if values[i] is not None:
+                raise SinkRejected(f"{batch.table}.{name}, row {i}: {values[i]} is not a number; unknown is None")
 
 
 def _translate(exc: ClickHouseError | OSError) -> SinkError:
