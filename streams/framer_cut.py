@@ -1,7 +1,7 @@
 """Decoded events of one source partition to frames: requests by node, node and GPU events of a pool together.
 
-`origin` is "topic/partition" in request frames and "topic/partition/events" in event frames: within an origin the offsets of
-a node only grow, so a reader that remembers the highest offset of each (origin, node) drops exactly what it had before.
+`origin` is "topic/partition". Within an origin and a kind of frame the offsets of a node only grow, so a reader that remembers
+the highest offset of each (origin, kind, pool, node) drops exactly what it had before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def cut_frames(framed: Framed, topic: str, partition: int) -> Iterator[tuple[str
         for frame in _request_frames(origin, rows) if len(rows.batch) else ():
             yield pool, frame
         if rows.events:
-            header = FrameHeader(pool=pool, node="", origin=origin + "/events")
+            header = FrameHeader(pool=pool, node="", origin=origin)
             for frame in _event_frames(header, rows.events, rows.event_offset):
                 yield pool, frame
 

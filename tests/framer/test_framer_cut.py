@@ -98,13 +98,13 @@ def test_wild_timestamps_are_cut_apart_and_stay_in_order() -> None:
     assert times == [0, 9e6, 1, 2]
 
 
-def test_state_events_have_an_origin_of_their_own() -> None:
+def test_state_events_are_frames_of_their_own() -> None:
     node = {"kind": "node", "ts": T0_S, "pool": "p", "node": "n", "running": 1}
     lines = [request(0), json.dumps(node).encode(), request(1)]
     (_, requests), (_, events) = frames_of(lines)
     assert requests.header.origin == "telemetry.requests/3"
     assert offsets_of(requests) == [0, 2]
-    assert events.header.origin == "telemetry.requests/3/events"
+    assert events.header.origin == "telemetry.requests/3"
     assert offsets_of(events) == [1]
     assert isinstance(events, EventFrame)
     assert events.events[0].node == "n"

@@ -216,6 +216,7 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with local_kafka() as running, contextlib.suppress(KeyboardInterrupt):
         print(running.bootstrap, flush=True)
         signal.pause()
