@@ -28,8 +28,8 @@ _NEVER = np.iinfo(np.int64).min
 _FIRST_LOOK, _LAST_LOOK = 8, 32  # events beyond a boundary before the watermarks are looked at; doubles while it stands still
 _MANY, _MANY_AT_START = 100_000, 1000  # so many waiting events are believed whatever they span
 _STATE = (
-    "now_ns", "boundary_ns", "need", "count", "pace_ns", "top_ns", "waiting", "waiting_lo", "waiting_hi", "waiting_node",
-    "waiting_mixed",
+    "now_ns", "boundary_ns", "need", "count", "pace_ns", "top_ns", "leap_ns", "waiting", "waiting_lo", "waiting_hi",
+    "waiting_node", "waiting_mixed",
 )  # fmt: skip
 
 
@@ -63,6 +63,7 @@ class VoteClock:
         self.boundary_ns = _NEVER
         self.need, self.count = 1, 0
         self.pace_ns, self.top_ns = 0, _NEVER
+        self.leap_ns = 0  # how far the clock last went in one step, where events are minutes apart
         self.waiting, self.waiting_lo, self.waiting_hi = 0, 0, 0
         self.waiting_node, self.waiting_mixed = -1, False
         self.high = np.empty(0, np.int64)
@@ -87,7 +88,7 @@ class VoteClock:
         if self.now_ns is None:
             return self._wait(len(ts_ns), np.arange(len(ts_ns)), node, ts_ns, None)
         ahead = np.flatnonzero(ts_ns >= self.boundary_ns)
-        wild = ahead[:0] if len(ahead) == 0 else ahead[ts_ns[ahead] > self.now_ns + FUTURE_NS]
+        wild = ahead[:0] if len(ahead) == 0 else ahead[ts_ns[ahead] > self.now_ns + max(FUTURE_NS, 3 * self.leap_ns)]
         if len(wild):
             ahead = np.setdiff1d(ahead, wild, assume_unique=True)
         reads = len(ahead) >= self.need - self.count
@@ -153,6 +154,7 @@ class VoteClock:
         if self.now_ns is not None:
             self._mark(node[:n], ts_ns[:n], waits if late is None else waits | late)
         if released:
+            self.leap_ns = 0 if self.now_ns is None else self.waiting_lo - self.now_ns
             self._set(self.waiting_lo)
             self.waiting = 0
         elif reads:
@@ -192,7 +194,8 @@ class VoteClock:
         self.heard[node] = True
 
     def _vote(self, marks: NDArray[np.int64]) -> int:
-        live = marks[(self.pace_ns - self.heard_ns <= self.silence_ns) & (marks > _NEVER)]
+        # Nodes heard only once have no watermark yet; they count, else the first node to have one would be alone.
+        live = marks[(self.pace_ns - self.heard_ns <= self.silence_ns) & (self.high > _NEVER)]
         if len(live) == 0:
             return _NEVER
         k = 1 if len(live) == 1 else 1 + math.ceil(len(live) / 10)
@@ -213,6 +216,8 @@ class VoteClock:
             self._look_later()
             return False
         if now >= self.boundary_ns:
+            step = now - self.now_ns
+            self.leap_ns = step if step > FUTURE_NS // 2 else 0
             self._set(now)
         else:
             self.now_ns = now
@@ -224,7 +229,8 @@ class VoteClock:
         phase = self.lateness_ns % self.tick_ns
         self.now_ns = now_ns
         self.boundary_ns = ((now_ns - phase) // self.tick_ns + 1) * self.tick_ns + phase
-        self.need, self.count = min(2 * max(self._seen(), 1), _FIRST_LOOK), 0
+        seen = self._seen()
+        self.need, self.count = (min(2 * seen, _FIRST_LOOK) if seen > 1 else 1), 0
 
     def _look_later(self) -> None:
         self.need = min(2 * self.need, max(_LAST_LOOK, self._seen() // 4))

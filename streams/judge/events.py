@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from detectors.health import Health, NodeSamples
 from schemas.policy import Health as HealthPolicy
@@ -20,6 +21,11 @@ StateEvent = NodeEvent | GpuEvent | DeployEvent
 MAX_WAITING = 200_000
 
 _decode = msgspec.msgpack.Decoder(list[NodeEvent | GpuEvent | DeployEvent]).decode
+
+
+def _order(waiting: tuple[int, int, StateEvent]) -> tuple[int, str, str]:
+    _, ts_ns, event = waiting
+    return ts_ns, event.node or "", event.gpu if isinstance(event, GpuEvent) else ""
 
 
 class EventSlots:
@@ -60,17 +66,23 @@ class EventSlots:
         self.n_waiting -= refused
         return refused
 
-    def close(self, slot: int, health: Health, deploys: Deploys) -> None:
-        """Take in the events of a tick."""
+    def numbers_in(self, slot: int) -> list[int]:
+        """Numbers of the nodes that have events in a tick."""
+        return [number for number, _, event in self.open.get(slot, ()) if number >= 0 and type(event) is not DeployEvent]
+
+    def close(self, slot: int, seat: NDArray[np.int64], health: Health, deploys: Deploys) -> None:
+        """Take in the events of a tick; `seat` is the seat of each node number."""
         waiting = self.open.pop(slot, None)
         if waiting is None:
             return
         self.n_waiting -= len(waiting)
-        states = [(node, ts_ns, e) for node, ts_ns, e in waiting if type(e) is NodeEvent]
+        seats = seat.tolist()
+        states = [(seats[number], ts_ns, e) for number, ts_ns, e in waiting if type(e) is NodeEvent]
         if states:
             health.observe(self._samples(states))
-        for node, ts_ns, e in sorted((w for w in waiting if type(w[2]) is not NodeEvent), key=lambda w: (w[1], w[0])):
+        for number, ts_ns, e in sorted((w for w in waiting if type(w[2]) is not NodeEvent), key=_order):
             if isinstance(e, GpuEvent):
+                node = seats[number]
                 health.heard_s[node] = np.fmax(health.heard_s[node], ts_ns / 1e9)
                 self._xid(node, ts_ns, e, health)
             elif isinstance(e, DeployEvent):

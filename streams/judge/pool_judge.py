@@ -116,7 +116,7 @@ class PoolJudge:
         if self._batches or self._staged or self._out:
             raise ValueError("snapshot() before advance(): events or results would be lost")
         if self.next_slot is not None:
-            self.slots.fold(self.next_slot, self.ticker.breakers.away)
+            self.slots.fold(self.next_slot, self.registry.seat, self.ticker.breakers.away)
         return dump_judge(self)
 
     @classmethod
@@ -128,22 +128,12 @@ class PoolJudge:
         """
         return load_judge(raw, lambda pool: cls(pool, policy, policy_version=policy_version, epoch=epoch, generation=generation))
 
-    def grow(self) -> None:
-        """Make room for nodes that were numbered since."""
-        n = len(self.registry.names)
-        if n > len(self.row_clock.high):
-            self.registry.sort()
-            self.row_clock.grow(n)
-            self.event_clock.grow(n)
-            self.slots.n_nodes = n
-            self.ticker.grow(n)
-
     def _absorb(self) -> None:
         batches, self._batches = self._batches, []
         staged, self._staged = self._staged, []
         parts = []
         for batch in batches:
-            node = self.registry.numbers(batch.nodes, batch.node)
+            node = self.registry.of_rows(batch.nodes, batch.node)
             rows = Rows.of_batch(batch, node, adapter_keys(batch, self._adapters))
             known = node != UNKNOWN
             if not known.all():
@@ -151,7 +141,10 @@ class PoolJudge:
                 rows = rows.take(known)
             parts.append(rows)
         numbers = [self.registry.number(e.node) if e.node is not None else -1 for e in staged]
-        self.grow()
+        n = self.registry.grow()
+        if n > len(self.row_clock.high):
+            self.row_clock.grow(n)
+            self.event_clock.grow(n)
         self._stage_events(staged, numbers)
         if parts:
             self._feed(Rows.concat(parts))
@@ -200,13 +193,13 @@ class PoolJudge:
         if taken.late is not None:
             out = taken.late
             self._reject("late", int(out.sum()))
-            self.ticker.refused[: len(self.registry.names)] += np.bincount(piece.node[out], minlength=len(self.registry.names))
+            self._blame(piece.node[out])
         if taken.waits is not None:
             self.waiting.append(piece.take(taken.waits))
             out = taken.waits if out is None else out | taken.waits
         self.slots.add(piece if out is None else piece.take(~out))
         if self.slots.n_waiting > MAX_WAITING_ROWS and self.next_slot is not None:
-            self.slots.fold(self.next_slot, self.ticker.breakers.away)
+            self.slots.fold(self.next_slot, self.registry.seat, self.ticker.breakers.away)
 
     def _settle(self, taken: Taken) -> None:
         """The clock was pushed."""
@@ -220,7 +213,7 @@ class PoolJudge:
     def _refuse_waiting(self) -> None:
         for rows in self.waiting:
             self._reject("future", len(rows))
-            self.ticker.refused += np.bincount(rows.node, minlength=len(self.ticker.refused))
+            self._blame(rows.node)
         self.waiting = []
 
     def _close_up_to(self, first_open: int | None) -> None:
@@ -240,11 +233,22 @@ class PoolJudge:
                     continue
             self.quiet = 0 if slot in self.slots.open or slot in self.events.open else self.quiet + 1
             self.next_slot = slot + 1
-            self.events.close(slot, self.ticker.health, self.ticker.deploys)
-            out = self.ticker.close(slot, self.slots.close(slot, self.ticker.breakers.away))
+            out = self._close(slot)
             out.rejected = dict(self.rejected - self._told)
             self._told = self.rejected.copy()
             self._out.append(out)
+
+    def _close(self, slot: int) -> TickOutput:
+        registry, ticker = self.registry, self.ticker
+        if not registry.all_seated() and registry.give_seats([*self.slots.numbers_in(slot), *self.events.numbers_in(slot)]):
+            ticker.grow(len(registry.names))
+        self.events.close(slot, registry.seat, ticker.health, ticker.deploys)
+        return ticker.close(slot, self.slots.close(slot, registry.seat, ticker.breakers.away))
+
+    def _blame(self, numbers: NDArray[np.uint32]) -> None:
+        """Count refused events for the nodes that sent them."""
+        seats = self.registry.seat[numbers]
+        self.ticker.refused += np.bincount(seats[seats >= 0], minlength=len(self.ticker.refused))
 
     def _reject(self, reason: str, count: int) -> None:
         self.rejected[reason] += count

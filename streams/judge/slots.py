@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,7 @@ class Slots:
 
     Args:
         policy: Of the pool.
-        ingest: Takes the requests of a tick that were answered well, for the histograms.
+        ingest: Takes the requests of a tick that were answered well, nodes by seat, for the histograms.
     """
 
     def __init__(self, policy: PoolPolicy, ingest: Ingest) -> None:
@@ -110,7 +110,6 @@ class Slots:
         self.slo = [(LATENCY_SLIS.index(name), np.float32(slo.threshold)) for name, slo in sorted(policy.slo.items())]
         self.open: dict[int, Slot] = {}
         self.n_waiting = 0
-        self.n_nodes = 0
         # A node may be half-open when a tick is closed though it was not when the tick's rows came: then keep all answers.
         self.keep_all = policy.lateness_s + 3 * policy.tick_s >= policy.breaker.open_s
         self.depth = math.ceil(policy.lateness_s / policy.tick_s) + 3
@@ -130,16 +129,29 @@ class Slots:
         for number in np.unique(slot).tolist():
             self._slot(number).waiting.append(rows.take(slot == number))
 
-    def fold(self, first_open: int, watched: Bools) -> None:
-        """Fold what waits in ticks near the clock into counts and histograms (before a snapshot, or when much waits)."""
+    def fold(self, first_open: int, seat: Ints, watched: Bools) -> None:
+        """Fold what waits in ticks near the clock into counts and histograms (before a snapshot, or when much waits), but for
+        nodes that have no seat yet.
+        """
         for number, slot in self.open.items():
             if first_open <= number < first_open + self.depth:
-                self._fold(number, slot, watched)
+                self._fold(number, slot, seat, watched)
 
-    def close(self, number: int, watched: Bools) -> Slot:
-        """The folded tick `number`, which is open no more; empty when nothing came."""
+    def numbers_in(self, number: int) -> list[int]:
+        """Numbers of the nodes that wait in a tick."""
+        slot = self.open.get(number)
+        return [] if slot is None or not slot.waiting else np.unique(np.concatenate([r.node for r in slot.waiting])).tolist()
+
+    def close(self, number: int, seat: Ints, watched: Bools) -> Slot:
+        """The folded tick `number`, which is open no more; empty when nothing came.
+
+        Args:
+            number: Of the tick.
+            seat: Seat of each node number.
+            watched: Seats whose answers are to be kept as rows, (N,).
+        """
         slot = self.open.pop(number, None) or Slot(len(self.slo))
-        self._fold(number, slot, watched)
+        self._fold(number, slot, seat, watched)
         return slot
 
     def _slot(self, number: int) -> Slot:
@@ -148,13 +160,19 @@ class Slots:
             slot = self.open[number] = Slot(len(self.slo))
         return slot
 
-    def _fold(self, number: int, slot: Slot, watched: Bools) -> None:
-        slot.grow(self.n_nodes)
+    def _fold(self, number: int, slot: Slot, seat: Ints, watched: Bools) -> None:
+        n = len(watched)
+        slot.grow(n)
         if not slot.waiting:
             return
         rows = Rows.concat(slot.waiting)
         slot.waiting = []
+        seats = seat[rows.node]
+        if (seats < 0).any():
+            slot.waiting = [rows.take(seats < 0)]
+            rows, seats = rows.take(seats >= 0), seats[seats >= 0]
         self.n_waiting -= len(rows)
+        rows = replace(rows, node=seats.astype(np.uint32))
         node, ok, against = rows.node, rows.outcome == _OK, _AGAINST[rows.outcome]
         over = np.zeros(len(rows), np.bool_)
         for s, (sli, threshold) in enumerate(self.slo):
@@ -165,7 +183,6 @@ class Slots:
             slot.slo_bad[s] += int(beyond.sum() + against.sum())
         failed = against | over
         counted = ok | against
-        n = self.n_nodes
         slot.counts[ASKED] += np.bincount(node, minlength=n)
         all_ok = bool(ok.all())
         slot.counts[TOTAL] += np.bincount(node if all_ok else node[counted], minlength=n)
@@ -197,12 +214,11 @@ class Slots:
                 for number, slot in sorted(self.open.items())
             ],
             "n_waiting": self.n_waiting,
-            "n_nodes": self.n_nodes,
         }
 
     def load(self, state: Mapping[str, Any], *, with_slos: bool) -> None:
         """What `dump` wrote; without its SLO counts where the SLOs are others now."""
-        self.n_waiting, self.n_nodes = state["n_waiting"], state["n_nodes"]
+        self.n_waiting = state["n_waiting"]
         for entry in state["open"]:
             slot = self.open[entry["slot"]] = Slot(len(self.slo))
             slot.waiting = [Rows.load(raw) for raw in entry["waiting"]]

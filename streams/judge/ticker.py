@@ -112,7 +112,7 @@ class Ticker:
             self.bank.reset_evidence(closed)
             self.errors.forget(closed, baseline=False)
             self.rules.forget(closed)
-        rebased = self.deploys.due(t_s, self.registry.index, case.hurt)
+        rebased = self.deploys.due(t_s, self.registry.seats, case.hurt)
         if rebased is not None and rebased.any():
             self.bank.rebase(rebased)
             self.errors.forget(rebased, baseline=True)
@@ -142,7 +142,7 @@ class Ticker:
         if round(t_s * 1e9) // self.tick_ns % self.rules.window.length == 0:
             wrong = (self.refused >= MIN_REFUSED) & (self.refused > self.accepted)
             if wrong.any():
-                findings.clocks(t_s, {names[i]: int(self.refused[i]) for i in np.flatnonzero(wrong)}, self.registry.index)
+                findings.clocks(t_s, {names[i]: int(self.refused[i]) for i in np.flatnonzero(wrong)}, self.registry.seats)
             self.refused[:] = 0
             self.accepted[:] = 0
 

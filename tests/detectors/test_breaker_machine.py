@@ -1,8 +1,8 @@
 """State machine over many breakers under caps: the safety invariants hold for any sequence of evidence, probes and silence.
 
-I2 never more away than the cap allows at the open; I3 caps and freezes hold back nothing but opens; I4 every open and half-open
-has an end, also when nothing is heard; I6 probes are counted while half-open alone; I7 least times and the flap latch; I8 back-off
-never shrinks within a bad spell and is bounded; I14 without evidence nothing opens.
+I2 never more away than the cap allows at the open; I3 caps and freezes hold back nothing but opens; I4 every open and
+half-open has an end, also when nothing is heard; I6 probes are counted while half-open alone; I7 least times and the flap
+latch; I8 back-off never shrinks within a bad spell and is bounded; I14 without evidence nothing opens.
 """
 
 from __future__ import annotations

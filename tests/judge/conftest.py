@@ -145,7 +145,7 @@ def _state_events(nodes: int, seconds: float, faults: Sequence[Fault], pool: str
             running = 0 if "idle" in active else 3
             events.append(
                 NodeEvent(
-                    ts=T0 + second, pool=pool, node=name(i), boot_id="b1", running=running, waiting=0,
+                    ts=float(T0 + second), pool=pool, node=name(i), boot_id="b1", running=running, waiting=0,
                     generated_tokens_total=tokens[i],
                 )
             )  # fmt: skip
