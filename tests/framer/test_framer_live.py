@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import structlog
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from local_kafka import Broker
 from prometheus_client import CollectorRegistry
@@ -30,6 +31,8 @@ from streams.settings import Settings
 
 T0_S = 1_767_225_600.0
 PARTITIONS = 3
+COMMIT_S = 0.2
+PRODUCE = 0  # key of the request in the protocol
 Wait = Callable[..., Any]
 
 
@@ -98,7 +101,7 @@ class Site:
 
     def framer(self, metrics: FramerMetrics | None = None) -> Framer:
         return Framer(
-            self.settings, sources=self.sources, frames=self.frames, deadletter=self.dead, commit_s=0.2,
+            self.settings, sources=self.sources, frames=self.frames, deadletter=self.dead, commit_s=COMMIT_S,
             metrics=metrics or FramerMetrics(CollectorRegistry()),
         )  # fmt: skip
 
@@ -321,3 +324,24 @@ def test_output_waits_while_the_broker_is_slow_and_the_buffer_is_full(
     with site.running():
         wait_until(site.all_committed, "everything through a narrow door", 30)
     assert requests_seen(site) == Counter(range(3000))
+
+
+@pytest.mark.parametrize("site", [pytest.param("mock", marks=pytest.mark.embedded)], indirect=True)
+def test_no_offset_is_committed_before_its_output_is_acknowledged(
+    site: Site, embedded_stack: EmbeddedStack, wait_until: Wait
+) -> None:
+    metrics = FramerMetrics(CollectorRegistry())
+    site.send(site.sources[0], [request_event(i) for i in range(300)] + [b"rubbish"])
+    embedded_stack.push_errors(PRODUCE, [KafkaError.REQUEST_TIMED_OUT] * 20_000)
+    try:
+        with site.running(metrics):
+            wait_until(lambda: metrics.events.labels(site.sources[0])._value.get() == 301, "everything to be read", 20)
+            end = time.monotonic() + 5 * COMMIT_S
+            while time.monotonic() < end:
+                assert set(site.committed().values()) == {0}
+            embedded_stack.clear_errors(PRODUCE)
+            wait_until(site.all_committed, "the offsets, at last", 30)
+    finally:
+        embedded_stack.clear_errors(PRODUCE)
+    assert requests_seen(site) == Counter(range(300))
+    assert [letter.raw for letter in letters(site)] == [b"rubbish"]
