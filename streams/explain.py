@@ -37,7 +37,7 @@ def explain(decision: Decision) -> list[str]:
         f"{_time(decision.t)} {decision.state} {decision.scope} {decision.subject} of {decision.pool}: "
         f"{_WHAT[decision.state]}{held_back}"
     )
-    evidence = ", ".join(f"{name} {number(name, value)}" for name, value in _flat(decision.evidence))
+    evidence = "; ".join(_evidence(decision.evidence))
     origin = f"policy {decision.policy_version or 'unknown'}, tx {decision.tx}"
     until = "until another decision"
     if decision.not_after is not None:
@@ -62,12 +62,25 @@ def number(name: str, value: Any) -> str:
     return f"{value:.6g}"
 
 
-def _flat(evidence: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in sorted(evidence.items()):
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            yield f"{prefix}{name}", value
+def _evidence(evidence: dict[str, Any]) -> list[str]:
+    """Parts of the evidence: plain values together, then each latency series by itself."""
+    plain = [f"{name} {number(name, value)}" for name, value in sorted(evidence.items()) if not isinstance(value, dict)]
+    series = [_series(name, values) for name, values in sorted(evidence.get("series", {}).items())]
+    return [", ".join(plain), *series] if plain else series
+
+
+def _series(name: str, values: dict[str, Any]) -> str:
+    known = {key: value for key, value in values.items() if value is not None}
+    parts = []
+    if "slowdown" in known:
+        parts.append(f"{known['slowdown']:.2f} times its baseline")
+    if "kl_service_nats" in known:
+        parts.append(f"KL {known['kl_service_nats']:.2f} nats")
+    if "log_evidence" in known and "log_threshold" in known:
+        parts.append(f"evidence e^{known['log_evidence']:.1f} where e^{known['log_threshold']:.1f} is needed")
+    limits = {"P99.9": "p999_s", "threshold": "threshold_s", "SLO": "slo_s"}
+    parts += [f"{word} {known[key]:.4g} s" for word, key in limits.items() if key in known]
+    return f"{name} {', '.join(parts)}"
 
 
 def _time(t_s: float) -> str:

@@ -17,7 +17,7 @@ __all__ = ["run"]
 def run(
     seed: Annotated[int, typer.Option(help="Chooses the node and the traffic.")] = 7,
     fault: Annotated[str, typer.Option(help="Fault to inject; slodrift simulate --list-faults names them.")] = "slow_node",
-    strength: Annotated[float, typer.Option(help="Its strength.")] = 5.0,
+    strength: Annotated[float, typer.Option(help="Its strength.")] = 4.0,
     nodes: Annotated[int, typer.Option(min=4, max=64, help="Simulated nodes.")] = 6,
 ) -> None:
     """Show a node going bad, the breaker opening, the host obeying, and the recovery. Exit code 1 when a step does not happen.

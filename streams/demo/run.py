@@ -38,7 +38,7 @@ class DemoSpec:
     nodes: int = 6
     rps: float = 72.0
     fault: str = "slow_node"
-    strength: float = 5.0
+    strength: float = 4.0
     pool: str = "chat-8b/eu/l40s"
     policy_file: Path = POLICY_FILE
     deadlines: Deadlines = Deadlines()
@@ -99,14 +99,18 @@ def _rows(spec: DemoSpec, stage: Stage, node: str, narrator: Narrator) -> None:
             "SELECT sli, status, count() AS ticks, round(toFloat64(max(kl_service_nats)), 2) AS max_kl_service_nats, "
             "round(toFloat64(max(log_evidence - log_threshold)), 1) AS max_evidence_margin, "
             "round(toFloat64(max(p999_s)), 3) AS max_p999_s FROM window_history "
-            "WHERE pool = {pool:String} AND node = {node:String} AND sli LIKE '%\\_s' AND status != 'LEARNING' "
+            "WHERE pool = {pool:String} AND node = {node:String} AND endsWith(sli, '_s') AND status != 'LEARNING' "
             "GROUP BY sli, status ORDER BY sli, status",
             {"pool": spec.pool, "node": node},
         )
         narrator.table(f"ClickHouse: window_history of {node}", windows)
         opened = [row for row in decisions if row["state"] == "OPEN" and row["subject"] == node]
         if not opened or not windows:
-            raise NotInTime("the rows in ClickHouse: decisions or windows are missing")
+            raise NotInTime("the rows in ClickHouse did not appear: decisions or windows are missing")
+        for letter in clickhouse.query(
+            "SELECT stage, reason, any(detail) AS detail FROM dead_letter_history GROUP BY stage, reason"
+        ):
+            raise SlodriftError(f"something was refused by the {letter['stage']}: {letter['reason']}: {letter['detail']}")
         narrator.title(f"slodrift explain {opened[0]['tx']}")
         narrator.lines(explain(decision_from_clickhouse(clickhouse, opened[0]["tx"])))
     finally:

@@ -83,11 +83,14 @@ def set_stage(policy_file: Path, started: Callable[[str], None]) -> Iterator[Sta
         stack = exits.enter_context(EmbeddedStack(fleet="demo"))
         started(f"Kafka (mock cluster) at {stack.bootstrap} and Redis at {stack.redis_url}")
         environ = {**stack.environ, "SLODRIFT_POLICY_FILE": str(policy_file)}
-        _migrate(environ, stack.folder)
+
+        def start(role: str, *args: str) -> Command:
+            return exits.enter_context(Command(args, environ, stack.folder / f"{role}.log"))
+
+        workers = {"judge": start("judge", "worker", "judge"), "framer": start("framer", "framer")}
+        _migrate(environ, stack.folder)  # the archive comes after it: one process at a time may open the chDB folder
         started("ClickHouse (chDB engine) has its tables, Redis its function library")
-        workers = {}
-        for role, args in {"judge": ["worker", "judge"], "archive": ["worker", "archive"], "framer": ["framer"]}.items():
-            workers[role] = exits.enter_context(Command(args, environ, stack.folder / f"{role}.log"))
+        workers["archive"] = start("archive", "worker", "archive")
         started(f"{', '.join(worker.name for worker in workers.values())} are running")
         yield Stage(stack.settings, workers)
 

@@ -95,8 +95,9 @@ class Story:
         self.results.wait(lambda: self.results.series, "a first window", self.deadlines.learn_s, self.check)
         self.narrator.say("learning", f"first windows of {self.pool}; no verdict before the baselines have learned")
         self.results.wait(learned, "learning the baselines", self.deadlines.learn_s, self.check)
+        learned_count = sum(row.baseline == "ACTIVE" for row in self.results.series.values())
         row = self.results.series[self.node, _SLI]
-        self.narrator.say("learned", f"{len(self.results.series)} series have a baseline; {_SLI} of {self.node}: {_tail(row)}")
+        self.narrator.say("learned", f"{learned_count} series have a baseline; {_SLI} of {self.node}: {_tail(row)}")
 
     def _drift(self) -> None:
         def degraded() -> Series | None:

@@ -12,7 +12,7 @@ import pytest
 STEPS = [
     r"started +Kafka \(mock cluster\) at [\d.:]+ and Redis at redis://",
     r"started +ClickHouse \(chDB engine\) has its tables",
-    r"started +slodrift worker judge, slodrift worker archive, slodrift framer are running",
+    r"started +slodrift worker judge, slodrift framer, slodrift worker archive are running",
     r"learning +first windows of \S+",
     r"learned +\d+ series have a baseline; \w+_s of (?P<node>gpu-\d\d): P99.9 [\d.]+ s",
     r"FAULT +slow_node at (?P=node), strength [\d.]+",

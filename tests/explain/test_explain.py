@@ -17,10 +17,14 @@ from streams.cli import main
 from streams.embedded import EmbeddedStack
 from streams.explain import explain, number
 
+SERIES = {
+    "slowdown": 2.5, "kl_service_nats": 0.4123, "log_evidence": 21.4, "log_threshold": 14.36, "p999_s": 1.25, "threshold_s": None,
+    "slo_s": 1.0, "own_fault": True,
+}  # fmt: skip
 OPENED = Decision(
     t=1767226815.0, pool="chat/eu/h100", scope="node", subject="gpu-03", state="OPEN", version=(1, 4, 7), tx="ab12cd",
     reason="ttft_s is slower than its baseline and users are hurt", mode="enforce", not_after=1767226845.0,
-    policy_version="5f0c", window_end=1767226815.0, evidence={"kl_nats": 0.4123, "threshold_s": 1.25, "failure_ratio": 0.31},
+    policy_version="5f0c", window_end=1767226815.0, evidence={"window_s": 60.0, "failure_ratio": 0.31, "series": {"ttft_s": SERIES}},
 )  # fmt: skip
 CLOSED = Decision(
     t=1767226890.0, pool="chat/eu/h100", scope="node", subject="gpu-03", state="CLOSED", version=(1, 4, 9), tx="ff00",
@@ -29,7 +33,10 @@ CLOSED = Decision(
 FOUR_LINES = [
     "2026-01-01 00:20:15.00Z OPEN node gpu-03 of chat/eu/h100: no request to it",
     "  because   ttft_s is slower than its baseline and users are hurt",
-    "  evidence  failure_ratio 31 %, kl_nats 0.4123 nats, threshold_s 1.25 s",
+    (
+        "  evidence  failure_ratio 31 %, window_s 60 s; ttft_s 2.50 times its baseline, KL 0.41 nats, "
+        "evidence e^21.4 where e^14.4 is needed, P99.9 1.25 s, SLO 1 s"
+    ),
     (
         "  holds     until 2026-01-01 00:20:45.00Z at the latest, then probes decide; enforce (hosts obey); "
         "version 1.4.7, policy 5f0c, tx ab12cd"
