@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -171,7 +173,7 @@ def test_chunking_does_not_matter(seed: int, nodes: int, cuts: list[int], wild: 
     whole, cut = Fed(nodes), Fed(nodes)
     whole.feed(events)
     edges = [0, *sorted(cuts), 900]
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in itertools.pairwise(edges):
         cut.feed(events[a:b])
     assert (whole.late, whole.refused, whole.used, whole.waiting) == (cut.late, cut.refused, cut.used, cut.waiting)
     assert whole.clock.dump() == cut.clock.dump()
