@@ -24,7 +24,8 @@ SERIES = {
 OPENED = Decision(
     t=1767226815.0, pool="chat/eu/h100", scope="node", subject="gpu-03", state="OPEN", version=(1, 4, 7), tx="ab12cd",
     reason="ttft_s is slower than its baseline and users are hurt", mode="enforce", not_after=1767226845.0,
-    policy_version="5f0c", window_end=1767226815.0, evidence={"window_s": 60.0, "failure_ratio": 0.31, "series": {"ttft_s": SERIES}},
+    policy_version="5f0c", window_end=1767226815.0,
+    evidence={"window_s": 60.0, "failure_ratio": 0.31, "series": {"ttft_s": SERIES}},
 )  # fmt: skip
 CLOSED = Decision(
     t=1767226890.0, pool="chat/eu/h100", scope="node", subject="gpu-03", state="CLOSED", version=(1, 4, 9), tx="ff00",
