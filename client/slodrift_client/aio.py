@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -79,7 +79,7 @@ class AsyncBreakerClient(Gate):
             return False
         return True
 
-    async def __aenter__(self) -> AsyncBreakerClient:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

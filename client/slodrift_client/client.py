@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import redis
 from redis.backoff import NoBackoff
@@ -99,7 +99,7 @@ class BreakerClient(Gate):
         """Block until the state of every pool has been read. For tests and start-up checks; serving need not wait."""
         return self._complete.wait(timeout_s)
 
-    def __enter__(self) -> BreakerClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:

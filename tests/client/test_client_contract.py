@@ -177,6 +177,17 @@ def test_entry_that_is_wrong_in_one_field_refuses_the_whole_snapshot(change: dic
     assert refusal(snapshot) == "bad_snapshot"
 
 
+def test_snapshot_of_another_length_than_the_head_says_is_refused() -> None:
+    assert refusal(json.loads(state([entry()])[1]), n_nonclosed=2) == "bad_snapshot"
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_words_that_are_no_json_are_refused_even_where_nobody_looks(word: str) -> None:
+    raw_head, _ = state([])
+    with pytest.raises(Refused, match="not JSON"):
+        parse_head(raw_head[:-1] + f',"later":{word}}}'.encode(), "f", "p")
+
+
 def test_subject_that_occurs_twice_is_refused() -> None:
     snapshot = json.loads(state([entry("n1"), entry("n2")])[1])
     snapshot["entries"][1]["subject"] = "n1"
