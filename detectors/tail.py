@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
 from detectors import histogram
 
@@ -48,7 +48,7 @@ def coverage(kappa: float, assume: Assumption) -> float:
     [0.9471, 0.8504, 0.9656]
     """
     if assume == "normal":
-        return float(norm.cdf(kappa))
+        return float(ndtr(kappa))
     reduced = kappa if assume == "gumbel_mode" else kappa * np.pi / np.sqrt(6) + _EULER
     return float(np.exp(-np.exp(-reduced)))
 
@@ -60,7 +60,7 @@ def kappa_for(exceed: float, assume: Assumption) -> float:
     [5.875, 8.112, 3.432]
     """
     if assume == "normal":
-        return float(norm.isf(exceed))
+        return float(-ndtri(exceed))
     reduced = -np.log(-np.log1p(-exceed))
     return float(reduced if assume == "gumbel_mode" else (reduced - _EULER) * np.sqrt(6) / np.pi)
 
