@@ -88,7 +88,7 @@ class JudgePartition:
         self.duplicates = DuplicateFilter()
         self.heard: dict[str, tuple[int, int]] = {}
         self.n_eligible: dict[str, int] = {}
-        self.log = LogState(epoch=epoch)
+        self.log = LogState()
         self.poison: dict[int, str] = {}
         self._factory = factory
 

@@ -100,6 +100,7 @@ class Takeover:
             state = JudgePartition(FRAMES.name, partition, self._factory, epoch=epoch, generation=self._generation)
             return Owned(state, None, epoch + 1, 1 - slot)
         if base.generation == self._generation:
+            state.log.epoch = base.epoch
             for decision in base.live:
                 state.log.apply(decision)
             state.log.version.update(base.version)

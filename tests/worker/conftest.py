@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from schemas.batch import UNKNOWN_TOKENS, RequestBatch
 from schemas.frame import FrameHeader, encode_event_frame, encode_request_frame
 from schemas.policy import PoolPolicy
 from schemas.results import Decision, Finding
 from schemas.telemetry import NodeEvent
+from schemas.topics import DECISIONS, FRAMES, TOPICS, partition_of
+from streams.embedded import EmbeddedStack
+from streams.framer_cut import cut_frames
+from streams.framer_time import time_slices
+from streams.framing import EventFramer
+from streams.kafka import client_config
+from streams.settings import Settings
+from streams.worker.child import WorkerChild
+from streams.worker.decision_log import read_partition
+from streams.worker.takeover import log_end
 
 TICK_S = 10
 
@@ -133,3 +153,142 @@ def make_event_frame() -> Callable[..., bytes]:
 @pytest.fixture
 def make_record() -> type[FakeRecord]:
     return FakeRecord
+
+
+@dataclass
+class Site:
+    """Servers for one test: a Kafka with our topics, empty, and a Redis and a chDB folder of its own."""
+
+    environ: dict[str, str]
+    stack: EmbeddedStack
+    real: bool
+
+    @property
+    def client(self) -> dict[str, Any]:
+        return client_config(self.settings)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(**{name.removeprefix("SLODRIFT_").lower(): value for name, value in self.environ.items()})  # type: ignore[arg-type]
+
+    def worker(self, role: str, policy: Path, **environ: str) -> WorkerChild:
+        more = {f"SLODRIFT_{name.upper()}": value for name, value in environ.items()}
+        return WorkerChild(role, {**self.environ, **more}, ["--policy", str(policy)])
+
+    def produce(self, frames: Iterable[tuple[str, bytes]], topic: str = FRAMES.name) -> None:
+        """(pool, frame) to the pool's partition."""
+        producer = Producer({**self.client, "linger.ms": 5, "acks": "all", "compression.type": "lz4"})
+        for pool, raw in frames:
+            producer.produce(topic, raw, partition=partition_of(pool, N_PARTITIONS))
+            producer.poll(0)
+        assert producer.flush(20) == 0
+
+    def records(self, topic: str) -> list[Any]:
+        found = []
+        for partition in range(N_PARTITIONS):
+            end = log_end(self.client, topic, partition)
+            found += list(read_partition(self.client, topic, partition, 0, end))
+        return found
+
+    def decisions(self) -> list[bytes]:
+        """Decision lines in log order."""
+        return [m.value() for m in self.records(DECISIONS.name) if b'"kind":"decision"' in m.value()]
+
+    def committed(self, group: str, topic: str) -> list[int]:
+        consumer = Consumer({**self.client, "group.id": group})
+        asked = [TopicPartition(topic, p) for p in range(N_PARTITIONS)]
+        found = [max(0, p.offset) for p in consumer.committed(asked, timeout=10)]
+        consumer.close()
+        return found
+
+    def ends(self, topic: str) -> list[int]:
+        return [log_end(self.client, topic, p) for p in range(N_PARTITIONS)]
+
+
+N_PARTITIONS = 4
+
+
+def _fresh_topics(bootstrap: str) -> None:
+    """Delete our topics and make them anew; deletion takes a moment, so creation is tried until it succeeds."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    present = [t.name for t in TOPICS if t.name in admin.list_topics(timeout=10).topics]
+    for future in admin.delete_topics(present).values() if present else ():
+        future.result(20)
+    pause, end = threading.Event(), time.monotonic() + 30
+    left = [NewTopic(t.name, N_PARTITIONS, 1, config=t.config) for t in TOPICS]
+    while left:
+        results = dict(zip(left, admin.create_topics(left).values(), strict=True))
+        left = [t for t, f in results.items() if f.exception(20) is not None]
+        assert time.monotonic() < end, [str(f.exception()) for f in results.values()]
+        pause.wait(0.2)
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """The embedded stack, and again a real Kafka with the rest of the stack."""
+    group = uuid.uuid4().hex[:8]
+    groups = {"SLODRIFT_JUDGE_GROUP": f"judge-{group}", "SLODRIFT_ARCHIVE_GROUP": f"archive-{group}"}
+    with EmbeddedStack(partitions=N_PARTITIONS) as stack:
+        if request.param == "embedded":
+            yield Site({**stack.environ, **groups}, stack, real=False)
+            return
+        bootstrap = request.getfixturevalue("kafka_bootstrap")
+        _fresh_topics(bootstrap)
+        environ = {
+            **stack.environ, **groups, "SLODRIFT_KAFKA_BOOTSTRAP": bootstrap,
+            "SLODRIFT_KAFKA_SESSION_TIMEOUT_S": "6", "SLODRIFT_KAFKA_FETCH_WAIT_S": "0.5",
+        }  # fmt: skip
+        yield Site(environ, stack, real=True)
+
+
+@dataclass
+class Story:
+    """Ten nodes, one of which gets slow; as a file for replay and as frames."""
+
+    events: list[bytes]
+    jsonl: Path
+    policy: Path
+    pool: str = "llama/eu/h100"
+
+    def frames(self, seed: int = 5, start: int = 0, stop: int | None = None) -> list[tuple[str, bytes]]:
+        """The framer's frames of some of the events, cut at random places."""
+        rng, framer, frames = np.random.default_rng(seed), EventFramer(), []
+        stop = len(self.events) if stop is None else stop
+        while start < stop:
+            end = min(stop, start + int(rng.integers(50, 1500)))
+            for part in time_slices(framer.feed(self.events[start:end], range(start, end))):
+                frames += list(cut_frames(part, "telemetry.requests", 0))
+            start = end
+        return frames
+
+    @cached_property
+    def replayed(self) -> list[bytes]:
+        """Decision lines of `slodrift replay` of the file."""
+        command = [sys.executable, "-c", "from streams.cli import main; main()", "replay", str(self.jsonl)]
+        done = subprocess.run([*command, "--policy", str(self.policy), "--json"], capture_output=True, check=True)
+        return [line for line in done.stdout.splitlines() if line.startswith(b'{"kind":"decision"')]
+
+
+@pytest.fixture(scope="session")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    rng, length_s, slow_from_s, nodes, t0_s = np.random.default_rng(11), 400.0, 220.0, 10, 1_796_000_000.0
+    rows = []
+    for node in range(nodes):
+        n = rng.poisson(10 * length_s)
+        at = rng.random(n) * length_s
+        ttft = np.exp(rng.normal(np.log(0.3), 0.3, n))
+        ttft[(at > slow_from_s) & (node == 3)] *= 6
+        rows += [(round(t0_s + t, 6), f"gpu-{node:03d}", round(float(x), 5)) for t, x in zip(at, ttft, strict=True)]
+    rows.sort()
+    events = [
+        json.dumps({"kind": "request", "ts": ts, "pool": Story.pool, "node": node, "request_id": f"r{i}", "prompt_tokens": 500,
+                    "output_tokens": 100, "ttft_s": x, "e2e_s": round(4 * x, 5), "outcome": "ok"}).encode()
+        for i, (ts, node, x) in enumerate(rows)
+    ]  # fmt: skip
+    folder = tmp_path_factory.mktemp("story")
+    (folder / "events.jsonl").write_bytes(b"\n".join(events) + b"\n")
+    (folder / "policy.yaml").write_text(
+        "apiVersion: slodrift/v1\nkind: Policy\nextends: default\npools:\n"
+        '  "*":\n    mode: enforce\n    slo:\n      ttft_s: {threshold: 1.0, objective: 0.99}\n'
+    )
+    return Story(events, folder / "events.jsonl", folder / "policy.yaml")
