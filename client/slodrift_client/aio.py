@@ -95,7 +95,8 @@ class AsyncBreakerClient(Gate):
                 await self._failed(exc)
             self._rebuild()
             self._report()
-            await asyncio.to_thread(self._reader.save_files)
+            if self._reader.keeps_files:
+                await asyncio.to_thread(self._reader.save_files)
             await self._wait(self._reader.delay_s())
 
     async def _poll(self) -> None:

@@ -64,6 +64,11 @@ class Reader:
         return [keys.head for keys in self.keys.values()]
 
     @property
+    def keeps_files(self) -> bool:
+        """Whether there are last-known-good files to write."""
+        return self._files is not None
+
+    @property
     def doorbells(self) -> list[str]:
         """Channels to subscribe to."""
         return [keys.doorbell for keys in self.keys.values()]

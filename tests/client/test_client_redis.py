@@ -358,7 +358,7 @@ def test_close_ends_the_thread(redis_server: RedisServer, judge: Judge) -> None:
 def test_child_of_a_fork_reads_by_itself(redis_server: RedisServer, judge: Judge) -> None:
     judge.write("n1")
     program = """
-        import os, sys, time
+        import os, sys, threading, time
         from slodrift_client import BreakerClient
         client = BreakerClient(sys.argv[1], sys.argv[2], ["p"])
         assert client.wait(20)
@@ -367,7 +367,7 @@ def test_child_of_a_fork_reads_by_itself(redis_server: RedisServer, judge: Judge
             before = client.status().polls
             deadline = time.monotonic() + 20
             while client.status().polls < before + 2 and time.monotonic() < deadline:
-                time.sleep(0.01)
+                threading.Event().wait(0.01)
             os._exit(0 if client.status().polls >= before + 2 and not client.allow("n1") else 1)
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
@@ -375,6 +375,13 @@ def test_child_of_a_fork_reads_by_itself(redis_server: RedisServer, judge: Judge
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), redis_server.url, judge.fleet], timeout=60, check=False
     )
     assert done.returncode == 0
+
+
+def test_import_needs_redis_alone() -> None:
+    program = "import sys, slodrift_client; print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    foreign = {"schemas", "sinks", "streams", "detectors", "numpy", "msgspec", "pydantic", "faust", "structlog"}
+    assert foreign.isdisjoint(done.stdout.split())
 
 
 class TestAsync:
