@@ -23,6 +23,7 @@ from streams.worker.continuity import Continuity
 from streams.worker.fetch import FetchBatch
 from streams.worker.outputs import Outputs
 from streams.worker.partition import JudgePartition, Record, Step
+from streams.worker.snapshot import Snapshot
 from streams.worker.snapshot_writer import SnapshotWriter
 from streams.worker.takeover import Owned, Takeover
 
@@ -261,20 +262,22 @@ class JudgeAgent:
         if now_s < tenure.snapshot_at_s or busy or owned.state.next_offset in (None, tenure.snapshot_offset):
             return
         tenure.snapshot_at_s = now_s + self._times.snapshot_s
-        tenure.snapshot_task = asyncio.create_task(self._snapshot(tenure, owned))
-        tenure.snapshot_task.add_done_callback(_note_failure)
+        tenure.snapshot_task = self._begin_snapshot(tenure, owned)
 
     async def _last_snapshot(self, tenure: _Tenure) -> None:
         if tenure.snapshot_task is not None:
             await asyncio.wait([tenure.snapshot_task])
         if (state := _state(tenure)) is None or state.next_offset in (None, tenure.snapshot_offset):
             return
-        last = asyncio.create_task(self._snapshot(tenure, tenure.ready.result()))
-        last.add_done_callback(_note_failure)
-        await asyncio.wait([last])
+        await asyncio.wait([self._begin_snapshot(tenure, tenure.ready.result())])
 
-    async def _snapshot(self, tenure: _Tenure, owned: Owned) -> None:
-        snapshot = owned.state.snapshot(owned.log_offset)
+    def _begin_snapshot(self, tenure: _Tenure, owned: Owned) -> asyncio.Task[None]:
+        """Copy the state now, between two batches; make it durable in a task."""
+        task = asyncio.create_task(self._snapshot(tenure, owned, owned.state.snapshot(owned.log_offset)))
+        task.add_done_callback(_note_failure)
+        return task
+
+    async def _snapshot(self, tenure: _Tenure, owned: Owned, snapshot: Snapshot) -> None:
         await self._outputs.settled()
         if self._writer is not None:
             try:
