@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -28,3 +29,9 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def silent_url() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # the kernel accepts, nobody answers
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"

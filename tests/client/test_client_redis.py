@@ -1,4 +1,4 @@
-"""The clients against a real server: what is written becomes visible, and what happens to Redis opens and closes nothing."""
+"""The client against a real server: what is written becomes visible, and what happens to Redis opens and closes nothing."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from slodrift_client import AsyncBreakerClient, BreakerClient, Decision
+from slodrift_client import BreakerClient, Decision
 
 from schemas.contract import Entry
 from schemas.errors import SinkBackpressure
@@ -99,7 +98,7 @@ class Told:
         return decision
 
 
-def poll_until(client: BreakerClient | AsyncBreakerClient, condition: Callable[[], bool]) -> None:
+def poll_until(client: BreakerClient, condition: Callable[[], bool]) -> None:
     """Wait on the client's own loop: a callback is the only event it has."""
     deadline = time.monotonic() + DEADLINE_S
     pause = threading.Event()
@@ -270,12 +269,6 @@ def test_bell_that_rings_without_end_does_not_make_the_client_spin(redis_server:
     admin.close()
 
 
-@pytest.fixture
-def silent_url() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as server:  # the kernel accepts, nobody answers
-        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
-
-
 def test_redis_that_never_answers_blocks_nobody(silent_url: str) -> None:
     started = time.monotonic()
     with BreakerClient(silent_url, "f", ["p"], timeout_s=0.05) as client:
@@ -382,55 +375,3 @@ def test_import_needs_redis_alone() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     foreign = {"schemas", "sinks", "streams", "detectors", "numpy", "msgspec", "pydantic", "faust", "structlog"}
     assert foreign.isdisjoint(done.stdout.split())
-
-
-class TestAsync:
-    @pytest.fixture
-    async def sink(self, redis_server: RedisServer) -> AsyncIterator[DecisionSink]:
-        sink = DecisionSink(connect(redis_server.url), next(_fleets))
-        yield sink
-        await sink.close()
-
-    async def write(self, sink: DecisionSink, seq: int, *subjects: str) -> None:
-        entries = [
-            Entry(
-                scope="node", subject=s, state="OPEN", version=(1, 5, seq), tx="t", opened_ms=0,
-                not_after_ms=sink.now_ms() + 30_000,
-            )
-            for s in subjects
-        ]  # fmt: skip
-        await sink.assert_state("p", entries, version=(1, 5, seq), n_eligible=100, cap=10, mode="enforce")
-
-    async def test_decisions_become_visible_and_go_again(self, redis_server: RedisServer, sink: DecisionSink) -> None:
-        changes: asyncio.Queue[Decision] = asyncio.Queue()
-        async with AsyncBreakerClient(redis_server.url, sink._fleet, ["p"]) as client:
-            client.on_change(changes.put_nowait)
-            assert client.allow("n1")
-            await self.write(sink, 1, "n1")
-            assert (await asyncio.wait_for(changes.get(), DEADLINE_S)).state == "OPEN"
-            assert not client.allow("n1")
-            await self.write(sink, 2)
-            assert (await asyncio.wait_for(changes.get(), DEADLINE_S)).state == "CLOSED"
-            assert client.allow("n1")
-            assert await client.wait(DEADLINE_S)
-            assert client.status().errors == 0
-
-    async def test_redis_that_never_answers_blocks_nobody(self, silent_url: str) -> None:
-        async with AsyncBreakerClient(silent_url, "f", ["p"], timeout_s=0.05) as client:
-            assert client.allow("n1")
-            assert not await client.wait(0.3)
-            assert client.status().errors >= 1
-
-    async def test_file_serves_a_start_without_redis(self, own_server: RedisServer, tmp_path: Path) -> None:
-        sink = DecisionSink(connect(own_server.url), "lkg")
-        await self.write(sink, 1, "n1")
-        changes: asyncio.Queue[Decision] = asyncio.Queue()
-        async with AsyncBreakerClient(own_server.url, "lkg", ["p"], state_dir=tmp_path) as client:
-            client.on_change(changes.put_nowait)
-            await asyncio.wait_for(changes.get(), DEADLINE_S)
-            await asyncio.to_thread(poll_until, client, lambda: any(tmp_path.glob("*.slodrift")))
-        await sink.close()
-        own_server.stop()
-        async with AsyncBreakerClient(own_server.url, "lkg", ["p"], state_dir=tmp_path) as client:
-            assert not client.allow("n1")
-            assert client.decide("n1").source == "lkg"
