@@ -100,8 +100,7 @@ class ArchiveAgent:
         self._turn = asyncio.Lock()
         self._owned: dict[TP, _Tenure] = {}
         self._random = random.Random()  # noqa: S311  # jitter
-        self.waiting: set[TP] = set()
-        """Partitions that wait for ClickHouse: their offsets are meant to stand still."""
+        self._away = False
         self.assigned = asyncio.Event()
         """Set at the first assignment, even an empty one."""
 
@@ -117,6 +116,11 @@ class ArchiveAgent:
     def done(self) -> dict[TP, int]:
         """Next offset of each partition that is ours."""
         return {tp: tenure.next_offset or 0 for tp, tenure in self._owned.items()}
+
+    @property
+    def waiting(self) -> set[TP]:
+        """Partitions that stand still because ClickHouse is away: all, since one insert after the other is made."""
+        return set(self._owned) if self._away else set()
 
     async def restored(self) -> None:
         """Wait until it is known where to go on in all partitions that are ours."""
@@ -143,7 +147,6 @@ class ArchiveAgent:
             log.info("rows that are not stored yet are left to the next owner")
         for tenure in leaving:
             self._owned.pop(tenure.tp, None)
-            self.waiting.discard(tenure.tp)
             tenure.ready.cancel()
 
     async def _take(self, tp: TP) -> ArchiveRows:
@@ -249,18 +252,18 @@ class ArchiveAgent:
                 metrics.ROWS_ARCHIVED.labels(tenure.tp.topic).inc(await tenure.sink.flush())
             except SinkBackpressure as exc:
                 metrics.SINK_RETRIES.labels("clickhouse").inc()
-                if not self.waiting:
+                if not self._away:
                     log.warning("ClickHouse does not take rows; they wait in Kafka until it does", cause=str(exc))
-                self.waiting.add(tenure.tp)
+                self._away = True
                 pause_s = min(_MAX_PAUSE_S, self._random.uniform(0.2, 3 * pause_s))  # decorrelated jitter
                 await asyncio.sleep(max(pause_s, exc.retry_after_s))
                 if self._owned.get(tenure.tp) is not tenure:
                     return
             else:
                 break
-        if self.waiting:
+        if self._away:
+            self._away = False
             log.info("ClickHouse takes rows again")
-            self.waiting.clear()
         await self._settled()
         tenure.since_s, tenure.end_first_at, tenure.stored_to = None, None, upto
         if self._owned.get(tenure.tp) is tenure:
