@@ -108,6 +108,8 @@ class Summary(msgspec.Struct, tag_field="kind", tag="summary", kw_only=True):
     ticks: int
     pools: dict[str, Any] = {}
     labels: dict[str, Any] = {}
+    against: dict[str, Any] = {}
+    """The same events under another policy, when two are compared."""
 
 
 Result = Verdict | Finding | Decision | Rejected | Summary

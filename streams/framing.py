@@ -120,7 +120,11 @@ class EventFramer:
         return self.frame(self._parse(raw, where, rejects), raw, where, rejects)
 
     def frame(
-        self, events: Sequence[RequestEvent | StateEvent | None], raw: Sequence[bytes], where: Sequence[int], rejects: list[Reject]
+        self,
+        events: Sequence[RequestEvent | StateEvent | None],
+        raw: Sequence[bytes],
+        where: Sequence[int],
+        rejects: list[Reject],
     ) -> Framed:
         """Columns of events that something else decoded: the rows of a CSV or Parquet file.
 

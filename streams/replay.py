@@ -96,11 +96,19 @@ class Replay:
     def run(self, slices: Iterable[Slice]) -> Iterator[Result]:
         """Results in order of event time; pools with equal times by name."""
         for part in slices:
-            if part.number != self._number:
-                if self._number is not None:
-                    yield from self._between(self._number)
-                self._number = part.number
-            self._deliver(part)
+            yield from self.feed(part)
+        yield from self.end()
+
+    def feed(self, part: Slice) -> Iterator[Result]:
+        """Results that the next slice, or the next part of one, makes final."""
+        if part.number != self._number:
+            if self._number is not None:
+                yield from self._between(self._number)
+            self._number = part.number
+        self._deliver(part)
+
+    def end(self) -> Iterator[Result]:
+        """What is left when the input ends."""
         if self._number is not None:
             yield from self._between(self._number)
         for pool in sorted(self.judges):

@@ -124,15 +124,39 @@ def print_summary(summary: Summary, inputs: Sequence[InputStats], policy: Policy
         table.add_row(pool, *(str(row[name]) for name in ("nodes", "requests", "late", "opens")), findings or "none")
     if summary.pools:
         console.print(table)
-    if summary.labels:
+    if summary.against:
+        _print_comparison(console, [summary.against["this"], summary.against["other"]])
+    elif summary.labels:
         console.print(_labels_text(summary.labels), markup=False)
+
+
+def _print_comparison(console: Console, policies: Sequence[dict[str, Any]]) -> None:
+    names = ["policy", "trips", "only here", "alarms", "node time away"]
+    labelled = bool(policies[0]["labels"])
+    table = Table(*names, *(["false trips", "intercepted", "median delay"] if labelled else []))
+    for row in policies:
+        cells = [
+            f"{row['policy']} ({row['version']})", str(row["trips"]), str(len(row["trips_only_here"])), str(row["alarms"]),
+            f"{row['node_away_s']:.0f} s",
+        ]  # fmt: skip
+        if labelled:
+            scored = row["labels"]
+            cells += [
+                f"{scored['false_trips']} of {scored['trips']}", _ratio(scored["interception_ratio"]),
+                _seconds(scored["median_delay_s"]),
+            ]  # fmt: skip
+        table.add_row(*cells)
+    console.print(table)
 
 
 def _labels_text(labels: dict[str, Any]) -> str:
     alarms = labels["alarms"]
+    trips = (
+        f"breakers met {_ratio(labels['interception_ratio'])} of those that name a node, median delay "
+        f"{_seconds(labels['median_delay_s'])}, {labels['false_trips']} of {labels['trips']} trips were false; "
+    )
     return (
-        f"{labels['incidents']} labelled incidents: breakers met {_ratio(labels['interception_ratio'])} of those of a node, "
-        f"median delay {_seconds(labels['median_delay_s'])}, {labels['false_trips']} of {labels['trips']} trips were false; "
+        f"{labels['incidents']} labelled incidents: {'' if labels['interception_ratio'] is None else trips}"
         f"verdicts met {_ratio(alarms['met_ratio'])} of all, median delay {_seconds(alarms['median_delay_s'])}, "
         f"{alarms['false']} of {alarms['count']} alarms were false"
     )

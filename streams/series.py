@@ -1,8 +1,9 @@
 """The judge of an aggregated series: recordings with one value a row at a steady cadence, like a dashboard's export.
 
 Such rows are not requests: there are few, they come minutes apart, and each already sums up many requests. Counting them into
-histograms of five seconds would learn nothing, so they are judged by `detectors.value_series`, one row after the other. They
-open no breaker: nothing says which requests, or how many, were hurt.
+histograms of five seconds would learn nothing, so they are judged one after the other by `detectors.series`, in steps of their
+cadence (at least a minute; rows that come faster are averaged). They open no breaker: nothing says which requests, or how many,
+were hurt.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.value_series import ValueBank, ValueTick
+from detectors.series import VIEWS, SeriesDetector, SeriesSettings, SeriesTick
 from schemas.batch import LATENCY_SLIS, UNKNOWN_TOKENS, RequestBatch
 from schemas.outcome import Outcome
 from schemas.policy import PoolPolicy
@@ -22,16 +25,16 @@ from schemas.results import Decision, Finding, Status, Verdict
 from schemas.telemetry import DeployEvent, to_ns
 from streams.framing import Framed, StateEvent
 
-__all__ = ["CadenceProbe", "SeriesJudge", "SeriesTick"]
+__all__ = ["CadenceProbe", "SeriesJudge", "SeriesResults"]
 
 MIN_CADENCE_S = 10.0
 """Rows that come faster than this are taken for requests."""
 STEADY_SHARE = 0.8
 """So many of the gaps between a node's rows must be the usual one (within a tenth)."""
 MIN_ROWS = 16
-_DAY_S = 86400.0
-_SPEAK_S = 60.0
-_FLOOR_S = 1e-6  # a latency of zero has no logarithm
+MIN_STEP_S = 60.0
+SPEAK_S = 60.0
+"""A status that does not change is repeated after this long, if there is a row to repeat it at."""
 
 
 class CadenceProbe:
@@ -77,8 +80,8 @@ def _cadence_s(nodes: Iterable[list[NDArray[np.int64]]]) -> float | None:
 
 
 @dataclass(slots=True)
-class SeriesTick:
-    """Results of the rows of one point in time."""
+class SeriesResults:
+    """Results of one step of a pool."""
 
     t: float
     verdicts: list[Verdict] = field(default_factory=list)
@@ -87,120 +90,114 @@ class SeriesTick:
     rejected: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Series:
+    detector: SeriesDetector
+    rows: int = 0
+    status: Status | None = None
+    said_s: float = 0.0
+
+
 class SeriesJudge:
-    """Judges the rows of one pool in the order of their times.
+    """Judges the rows of one pool, step by step.
 
     Args:
         pool: Name.
-        policy: Target of false alarms, rows to learn from, objectives.
+        policy: Objectives to show with the verdicts.
         cadence_s: Time between rows of a node, seconds.
+        settings: Of the detector.
 
     Attributes:
-        late: Rows that came after a later one was judged.
+        late: Rows that came after a later step was judged.
     """
 
-    def __init__(self, pool: str, policy: PoolPolicy, cadence_s: float) -> None:
+    def __init__(self, pool: str, policy: PoolPolicy, cadence_s: float, settings: SeriesSettings | None = None) -> None:
         self.pool, self.policy = pool, policy
-        detection = policy.detection
-        self._bank = ValueBank(_DAY_S / cadence_s, detection.false_alarms_per_day, detection.learning_samples)
-        self._series: dict[tuple[str, str], int] = {}
-        self._rows: dict[int, list[tuple[str, str, float]]] = {}
+        self.step_s = max(cadence_s, MIN_STEP_S)
+        self.settings = settings or SeriesSettings()
+        self._step_ns = round(self.step_s * 1e9)
+        self._series: dict[tuple[str, str], _Series] = {}
+        self._waiting: dict[int, list[tuple[str, str, int, float]]] = {}
         self._deploys: list[int] = []
-        self._done_ns = -1
-        self._said: dict[int, tuple[Status, float]] = {}
-        self._alarms: set[tuple[int, str]] = set()
+        self._done = -1
+        self._done_ns: int | None = None
         self.late = 0
         self._late_told = 0
 
     @property
     def clock_ns(self) -> int | None:
         """Time of the last judged row."""
-        return None if self._done_ns < 0 else self._done_ns
+        return self._done_ns
 
     def requests(self, batch: RequestBatch) -> None:
         """Rows; those that did not end well carry no usable value."""
         for row in np.flatnonzero(batch.outcome == Outcome.OK):
             ts_ns = int(batch.ts_ns[row])
-            if ts_ns <= self._done_ns:
+            slot = ts_ns // self._step_ns
+            if slot <= self._done:
                 self.late += 1
                 continue
             for sli, name in enumerate(LATENCY_SLIS):
                 value = float(batch.latency_s[sli, row])
                 if value == value:
-                    self._rows.setdefault(ts_ns, []).append((batch.nodes[batch.node[row]], name, value))
+                    self._waiting.setdefault(slot, []).append((batch.nodes[batch.node[row]], name, ts_ns, value))
 
     def event(self, event: StateEvent) -> None:
         """After a deploy all series learn anew; other events say nothing about recorded values."""
         if isinstance(event, DeployEvent):
-            self._deploys.append(to_ns(event.ts))
+            self._deploys.append(to_ns(event.ts) // self._step_ns)
 
-    def advance(self) -> list[SeriesTick]:
-        """Judge all rows but the newest: one wild timestamp must not make the others late."""
-        return self._judge(sorted(self._rows)[:-1])
+    def advance(self) -> list[SeriesResults]:
+        """Judge all steps but the newest: it may not be complete, and one wild timestamp must not make the others late."""
+        return [self._step(slot) for slot in sorted(self._waiting)[:-1]]
 
-    def idle(self, now_ns: int) -> list[SeriesTick]:
+    def idle(self, now_ns: int) -> list[SeriesResults]:
         """Time alone changes nothing: a recording that ends is not a node that died."""
         return []
 
-    def finish(self) -> list[SeriesTick]:
+    def finish(self) -> list[SeriesResults]:
         """Judge what is left."""
-        return self._judge(sorted(self._rows))
+        return [self._step(slot) for slot in sorted(self._waiting)]
 
-    def _judge(self, times: list[int]) -> list[SeriesTick]:
-        ticks = []
-        for ts_ns in times:
-            if any(at <= ts_ns for at in self._deploys):
-                self._deploys = [at for at in self._deploys if at > ts_ns]
-                self._bank.forget()
-                self._alarms.clear()
-            ticks.append(self._tick(ts_ns, self._rows.pop(ts_ns)))
-            self._done_ns = ts_ns
-        return ticks
-
-    def _tick(self, ts_ns: int, rows: list[tuple[str, str, float]]) -> SeriesTick:
-        values: dict[int, float] = {}
-        names: dict[int, tuple[str, str]] = {}
-        for node, sli, value in sorted(rows):  # several values of one series at one time: the largest counts
-            if (node, sli) not in self._series:
-                self._series[node, sli] = self._bank.add_series()
-            index = self._series[node, sli]
-            values[index], names[index] = value, (node, sli)
-        order = sorted(values, key=lambda index: names[index])
-        logs = np.log(np.maximum([values[index] for index in order], _FLOOR_S))
-        judged = self._bank.step(np.array(order, np.intp), logs)
-        tick = SeriesTick(ts_ns / 1e9)
-        for k, index in enumerate(order):
-            self._speak(tick, judged, k, index, *names[index])
+    def _step(self, slot: int) -> SeriesResults:
+        if any(at <= slot for at in self._deploys):
+            self._deploys = [at for at in self._deploys if at > slot]
+            self._series.clear()
+        rows = sorted(self._waiting.pop(slot))
+        self._done, self._done_ns = slot, max(ts_ns for _, _, ts_ns, _ in rows)
+        results = SeriesResults(self._done_ns / 1e9)
+        for (node, sli), same in groupby(rows, key=lambda row: row[:2]):
+            self._judge(results, slot, node, sli, fmean(value for _, _, _, value in same))
         if self.late > self._late_told:
-            tick.rejected["late"] = self.late - self._late_told
+            results.rejected["late"] = self.late - self._late_told
             self._late_told = self.late
-        return tick
+        return results
 
-    def _speak(self, tick: SeriesTick, judged: ValueTick, k: int, index: int, node: str, sli: str) -> None:
-        slower, faster = bool(judged.slower[k]), bool(judged.faster[k])
-        status: Status = "LEARNING" if judged.learning[k] else "DEGRADED" if slower else "OK"
-        said, when = self._said.get(index, ("", -_DAY_S))
-        if status != said or tick.t - when >= _SPEAK_S:
-            self._said[index] = status, tick.t
-            tick.verdicts.append(self._verdict(tick.t, judged, k, status, node, sli))
-        for finding, alarm in (("node_degradation", slower), ("improvement", faster)):
-            if not alarm:
-                self._alarms.discard((index, finding))
-            elif (index, finding) not in self._alarms:
-                self._alarms.add((index, finding))
-                evidence = {"sli": sli, "threshold_s": _seconds(judged.threshold[k])}
-                tick.findings.append(Finding(t=tick.t, pool=self.pool, finding=finding, node=node, evidence=evidence))
+    def _judge(self, results: SeriesResults, slot: int, node: str, sli: str, value: float) -> None:
+        series = self._series.get((node, sli))
+        if series is None:
+            series = self._series[node, sli] = _Series(SeriesDetector(1, self.step_s, self.settings))
+        tick = series.detector.update(np.array([slot]), np.array([value]))
+        series.rows += 1
+        odd = bool(tick.evidence_nats[0] > series.detector.threshold_nats)
+        above = bool(tick.above[0])
+        status: Status = "DEGRADED" if odd and above else "OK" if series.rows > self.settings.min_rows else "LEARNING"
+        if status != series.status or results.t - series.said_s >= SPEAK_S:
+            series.status, series.said_s = status, results.t
+            results.verdicts.append(self._verdict(results.t, node, sli, status, series.rows, tick, odd))
+        if tick.alarm[0]:
+            surprise = {view: round(float(nats), 3) for view, nats in zip(VIEWS, tick.surprise_nats[0], strict=True)}
+            results.findings.append(
+                Finding(
+                    t=results.t, pool=self.pool, finding="node_degradation" if above else "improvement", node=node,
+                    evidence={"sli": sli, "value_s": value, "surprise_nats": surprise},
+                )
+            )  # fmt: skip
 
-    def _verdict(self, t: float, judged: ValueTick, k: int, status: Status, node: str, sli: str) -> Verdict:
+    def _verdict(self, t: float, node: str, sli: str, status: Status, n: int, tick: SeriesTick, odd: bool) -> Verdict:
         slo = self.policy.slo.get(sli)  # type: ignore[call-overload]  # LATENCY_SLIS are the keys
-        learned = not judged.learning[k]
         return Verdict(
-            t=t, pool=self.pool, node=node, sli=sli, status=status, n=int(judged.n[k]),
-            direction="slower" if judged.slower[k] else "faster" if judged.faster[k] else "none",
-            evidence=float(np.exp(judged.log_evidence[k])) if learned else None,
-            threshold_s=_seconds(judged.threshold[k]) if learned else None, slo_s=slo.threshold if slo else None,
+            t=t, pool=self.pool, node=node, sli=sli, status=status, n=n,
+            direction="none" if not odd else "slower" if tick.above[0] else "faster",
+            evidence=None if status == "LEARNING" else float(np.exp(tick.evidence_nats[0])), slo_s=slo.threshold if slo else None,
         )  # fmt: skip
-
-
-def _seconds(log_s: float) -> float | None:
-    return float(np.exp(min(log_s, 50.0))) if np.isfinite(log_s) else None

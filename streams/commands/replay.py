@@ -14,11 +14,13 @@ from schemas.policy_file import Policy, load_policy
 from schemas.results import Result, Summary, encode_line
 from streams.framing import PoolRows
 from streams.judge import PoolJudge
-from streams.labels import LabelScore, load_labels
+from streams.labels import load_labels
 from streams.replay import Judge, Replay
+from streams.replay_compare import Tally
 from streams.replay_report import RejectFile, print_results, print_summary, warnings_of
 from streams.series import SeriesJudge
 from streams.sources.inputs import Inputs
+from streams.sources.merge import Slice
 
 __all__ = ["run"]
 
@@ -33,23 +35,32 @@ def run(
         list[str] | None,
         typer.Option("--map", metavar="FIELD=COLUMN,...", help="CSV, Parquet: ts=timestamp,ttft_s=value,node=:n1"),
     ] = None,
+    against: Annotated[str | None, typer.Option(help="Another policy file, to compare with: both judge the same events.")] = None,
     labels: Annotated[str | None, typer.Option(help="Labelled incidents, to score the policy against.")] = None,
     rejects: Annotated[str | None, typer.Option(help="Write every refused event with its bytes here (JSON lines).")] = None,
 ) -> None:
     """Judge recorded telemetry, with time from the events; the same input and policy give the same output."""
-    chosen = load_policy(policy)
-    score = LabelScore(load_labels(labels, files)) if labels else None
+    chosen, other = load_policy(policy), load_policy(against) if against else None
+    incidents = load_labels(labels, files) if labels else None
     inputs = Inputs(files, column_map or ())
+    both = [chosen] if other is None else [chosen, other]
+    slice_s, lateness_s = min(map(slice_s_of, both)), max(map(lateness_s_of, both))
     with ExitStack() as stack:
         refused = stack.enter_context(RejectFile(rejects))
-        replay = Replay(judges_of(chosen, inputs), slice_s_of(chosen), lateness_s_of(chosen), refused.add)
-        results = _noted(replay.run(inputs.slices(slice_s_of(chosen), lateness_s_of(chosen))), score)
+        replay = Replay(judges_of(chosen, inputs), slice_s, lateness_s, refused.add)
+        tally = Tally(chosen.source, chosen.version, incidents)
+        slices = inputs.slices(slice_s, lateness_s)
+        rival = None
+        if other is not None:
+            rival = Tally(other.source, other.version, incidents)
+            slices = _also(slices, Replay(judges_of(other, inputs), slice_s, lateness_s), rival)
+        results = tally.noted(replay.run(slices))
         try:
             if as_json:
                 _write_json(results)
             else:
                 print_results(results)
-            summary = _summary(replay, inputs, score)
+            summary = _summary(replay, inputs, tally, rival)
             if as_json:
                 _write_json([summary])
             else:
@@ -57,7 +68,7 @@ def run(
         except BrokenPipeError:  # the reader has seen enough: `... | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
-    for warning in warnings_of(inputs.stats, refused, lateness_s_of(chosen)):
+    for warning in warnings_of(inputs.stats, refused, lateness_s):
         print(f"slodrift: {warning}", file=sys.stderr)
 
 
@@ -83,11 +94,14 @@ def lateness_s_of(policy: Policy) -> float:
     return max(policy.for_pool(entry).lateness_s for entry in ("*", *policy.pools))
 
 
-def _noted(results: Iterator[Result], score: LabelScore | None) -> Iterator[Result]:
-    for result in results:
-        if score is not None:
-            score.add(result)
-        yield result
+def _also(slices: Iterator[Slice], rival: Replay, tally: Tally) -> Iterator[Slice]:
+    """The same slices, which `rival` judges too."""
+    for part in slices:
+        for result in rival.feed(part):
+            tally.add(result)
+        yield part
+    for result in rival.end():
+        tally.add(result)
 
 
 def _write_json(results: Iterable[Result]) -> None:
@@ -102,11 +116,12 @@ def _write_json(results: Iterable[Result]) -> None:
     out.flush()
 
 
-def _summary(replay: Replay, inputs: Inputs, score: LabelScore | None) -> Summary:
+def _summary(replay: Replay, inputs: Inputs, tally: Tally, rival: Tally | None) -> Summary:
     return Summary(
         events=sum(stats.events for stats in inputs.stats),
         rejected=replay.rejected,
         ticks=replay.ticks,
         pools=replay.pool_summary(),
-        labels=score.summary() if score is not None else {},
+        labels=tally.labels(),
+        against={} if rival is None else {"this": tally.summary(rival), "other": rival.summary(tally)},
     )
