@@ -242,10 +242,11 @@ class SeriesBank:
         if happened.any():
             band = baseline.band_nats(state, m, self.detection.wobble_floor_ratio, self._scale)
             log_p = evidence.log_likelihood(counts, self._log_shapes, state.log_z[:, :m])
-            null = evidence.band_null(log_p, band)[..., None]
-            evidence.update(state.slow[:, :m], log_p[..., SLOWER] - null, happened, cap)
-            evidence.update(state.fast[:, :m], log_p[..., FASTER] - null, happened, cap)
-        slow, fast = evidence.mixture_log(state.slow[:, :m]), evidence.mixture_log(state.fast[:, :m])
+            null, where = evidence.band_null(log_p, band)
+            null += evidence.tail_allowance(counts, where, self._log_shapes, state.log_z[:, :m])
+            evidence.update(state.slow[:, :m], log_p[..., SLOWER] - null[..., None], happened, cap)
+            evidence.update(state.fast[:, :m], log_p[..., FASTER] - null[..., None], happened, cap)
+        slow, fast = evidence.mixture_log(state.slow[:, :m], evidence.SLOWER_WEIGHTS), evidence.mixture_log(state.fast[:, :m])
         mix_alarm = self._weigh_mix(mixes, cap)
         if self.detection.method == "seed":
             with np.errstate(invalid="ignore"):

@@ -53,6 +53,7 @@ def band_nats(state: BankState, m: int, floor: float, scale: Scale) -> NDArray[n
     sd = wobble_sd(state, m)
     n = np.maximum(state.base[:, :m].sum(axis=-1, dtype=np.float64), 1.0)
     pieces = np.maximum(state.base_s[:, :m] / _CORRELATION_S, 1.0)
+    sd = sd * (1 + 1 / np.sqrt(pieces))  # few pieces may have shown too little of the wobble
     error = np.square(scale.spread)[:, None] / n + scale.place[:, None] + np.square(sd) / pieces
     return np.asarray(np.maximum(floor, _BAND_SD * sd) + _BAND_SD * np.sqrt(error), np.float32)
 

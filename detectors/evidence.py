@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.ranks import Template
+from detectors.ranks import TAIL_BINS, Template
 
 __all__ = ["FAMILY", "FASTER", "SLOWER", "band_null", "log_threshold", "update"]
 
 _STEPS = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.27, 0.35, 0.45, 0.6, 0.8, 1.1, 1.6, 2.3)
 _SHIFTS: NDArray[np.float64] = np.array([*(-d for d in reversed(_STEPS)), 0.0, *_STEPS])
-_PARTIAL: tuple[Template, ...] = ((0.5, 0.35), (0.3, 0.8), (0.1, 1.1), (0.2, 2.3), (0.05, 2.3))
+_PARTIAL: tuple[Template, ...] = ((0.5, 0.35), (0.3, 0.8), (0.1, 1.1), (0.2, 2.3), (0.05, 2.1), (0.02, 2.1))
 
 FAMILY: list[Template] = [*((1.0, float(d)) for d in _SHIFTS), *_PARTIAL]
 """Shifts of everything in ascending order, then partial slowdowns."""
@@ -32,10 +32,17 @@ _ZERO = len(_STEPS)
 MAX_BAND = float(_STEPS[10])
 PRIOR = 64.0
 """Samples' worth of the pool's shape in each series' baseline."""
+_BIN_PRIOR = 10.0
+"""Samples in a bin at which a series' own ratio to the pool there is believed by half."""
 SLOWER: list[int] = [i for i, (share, d) in enumerate(FAMILY) if share < 1 or d in (0.1, 0.2, 0.35, 0.6, 1.1, 2.3)]
 FASTER: list[int] = [i for i, (share, d) in enumerate(FAMILY) if share == 1 and -d in (0.1, 0.2, 0.35, 0.6, 1.1)]
 """Indices into FAMILY of the alternatives of either direction."""
+SLOWER_WEIGHTS: NDArray[np.float64] = np.array([3.0 if FAMILY[i][0] < 0.1 else 1.0 for i in SLOWER])
+"""Prior of the alternatives, before normalisation: what is hard to see needs it most."""
 
+TAIL_TOLERANCE = 2.0
+_GRID: NDArray[np.float32] = np.array((0.0, *_STEPS), np.float32)
+_ABS_SHIFTS: NDArray[np.float32] = np.abs(_SHIFTS).astype(np.float32)
 _MAX_LOG = 60.0
 
 
@@ -48,8 +55,10 @@ def log_threshold(ticks_per_day: float, false_alarms_per_day: float) -> float:
     return float(np.log(ticks_per_day / false_alarms_per_day))
 
 
-def band_null(log_likelihood: NDArray[np.float32], band_nats: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Max over |d| <= band of the log-likelihood of the baseline shifted by d, (...).
+def band_null(
+    log_likelihood: NDArray[np.float32], band_nats: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
+    """Largest log-likelihood over |d| <= band of the baseline shifted by d, and the index of the best shift in FAMILY, (...).
 
     Args:
         log_likelihood: (..., len(FAMILY)); between the grid's shifts it is interpolated linearly.
@@ -57,16 +66,40 @@ def band_null(log_likelihood: NDArray[np.float32], band_nats: NDArray[np.float32
     """
     shifts = log_likelihood[..., : len(_SHIFTS)]
     band = np.clip(band_nats, 0.0, MAX_BAND)
-    inside = np.where(np.abs(_SHIFTS).astype(np.float32) <= band[..., None], shifts, np.float32(-np.inf))
-    best: NDArray[np.float32] = inside.max(axis=-1)
-    upper = np.minimum(np.searchsorted(np.array((0.0, *_STEPS)), band, side="right"), len(_STEPS))
-    steps = np.array((0.0, *_STEPS), np.float32)
-    part = (band - steps[upper - 1]) / (steps[upper] - steps[upper - 1])
+    inside = np.where(band[..., None] >= _ABS_SHIFTS, shifts, np.float32(-np.inf))
+    where = inside.argmax(axis=-1)
+    best: NDArray[np.float32] = np.take_along_axis(inside, where[..., None], axis=-1)[..., 0]
+    upper = np.minimum(np.searchsorted(_GRID, band, side="right"), len(_STEPS))
+    part = ((band - _GRID[upper - 1]) / (_GRID[upper] - _GRID[upper - 1])).astype(np.float32)
     for sign in (1, -1):
         low = np.take_along_axis(shifts, (_ZERO + sign * (upper - 1))[..., None], axis=-1)[..., 0]
         high = np.take_along_axis(shifts, (_ZERO + sign * upper)[..., None], axis=-1)[..., 0]
-        np.maximum(best, low + part.astype(np.float32) * (high - low), out=best)
-    return best
+        np.maximum(best, low + part * (high - low), out=best)
+    return best, where
+
+
+def tail_allowance(
+    counts: NDArray[Any], where: NDArray[np.intp], log_shapes: NDArray[np.float32], log_z: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """How much better the null explains a tick when its tail may be up to TAIL_TOLERANCE times as heavy, nats (4, m).
+
+    Tails wobble more than centres: the odds of the bins above q0.99 are free between the baseline's and twice that.
+
+    Args:
+        counts: (4, m, BINS).
+        where: Best shift of the null, from `band_null`.
+        log_shapes: (4, FAMILY, BINS), from `tilt`.
+        log_z: (4, m, FAMILY), whose last entries belong to the tail bins, from `tilt`.
+    """
+    slowest = counts[..., -TAIL_BINS:].sum(axis=-1).astype(np.float32)
+    n = counts.sum(axis=-1).astype(np.float32)
+    shape = np.take_along_axis(log_shapes[..., -TAIL_BINS:], where[..., None], axis=1)
+    z = np.take_along_axis(log_z, where[..., None], axis=-1)
+    share = np.minimum(np.exp(shape + log_z[..., -TAIL_BINS:] - z).sum(axis=-1), np.float32(0.5))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wanted = slowest * (1 - share) / ((n - slowest) * share)
+    factor = np.clip(np.nan_to_num(wanted, nan=1.0, posinf=TAIL_TOLERANCE), 1.0, TAIL_TOLERANCE)
+    return np.asarray(slowest * np.log(factor) - n * np.log1p((factor - 1) * share), np.float32)
 
 
 def update(statistic: NDArray[np.float32], log_e: NDArray[np.float32], happened: NDArray[np.bool_], cap: float) -> None:
@@ -83,31 +116,37 @@ def update(statistic: NDArray[np.float32], log_e: NDArray[np.float32], happened:
     np.copyto(statistic, step, where=happened[..., None])
 
 
-def mixture_log(statistic: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Log of the mean of the alternatives' statistics, (...); -inf before the first tick."""
+def mixture_log(statistic: NDArray[np.float32], weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """Log of the weighted mean of the alternatives' statistics, (...); -inf before the first tick."""
+    share = np.ones(statistic.shape[-1]) if weights is None else weights
     with np.errstate(divide="ignore"):
-        total: NDArray[np.float64] = np.log(statistic.mean(axis=-1, dtype=np.float64))
+        total: NDArray[np.float64] = np.log(statistic @ (share / share.sum()))
     return total
 
 
 def tilt(shapes: NDArray[np.floating], base: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Log of the pool's templates, and of their normalisers once tilted to each series' own baseline.
 
-    A series' baseline is its counts plus `PRIOR` samples' worth of the pool's shape. Its alternatives are the pool's, times
-    the ratio of the two baselines; that ratio cancels in every likelihood ratio except for the normaliser.
+    A series' templates are the pool's times, in each bin, the ratio of its own baseline to the pool's, as far as its counts in
+    that bin can tell: a handful of samples in a tail bin say little. The ratio cancels in every likelihood ratio except for the
+    normaliser.
 
     Args:
         shapes: The pool's bin probabilities of each template, (4, FAMILY, BINS).
         base: Baseline counts, (4, r, BINS).
 
     Returns:
-        (4, FAMILY, BINS) and (4, r, FAMILY).
+        (4, FAMILY, BINS), and (4, r, FAMILY + TAIL_BINS): the last ones are the log ratios of the tail bins.
     """
     centre = shapes[:, None, _ZERO].astype(np.float32)
-    own = base + np.float32(PRIOR) * centre + np.float32(0.5)
+    own = base + np.float32(PRIOR) * centre
     own /= own.sum(axis=-1, keepdims=True)
-    normaliser = (own / centre) @ shapes.transpose(0, 2, 1).astype(np.float32)
-    return np.log(shapes).astype(np.float32), np.log(normaliser)
+    own /= centre
+    log_ratio = np.log(own, out=own)
+    log_ratio *= base / (base + np.float32(_BIN_PRIOR))
+    tail = log_ratio[..., -TAIL_BINS:].copy()
+    normaliser = np.exp(log_ratio) @ shapes.transpose(0, 2, 1).astype(np.float32)
+    return np.log(shapes).astype(np.float32), np.concatenate([np.log(normaliser), tail], axis=-1)
 
 
 def log_likelihood(counts: NDArray[Any], log_shapes: NDArray[np.float32], log_z: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -116,11 +155,11 @@ def log_likelihood(counts: NDArray[Any], log_shapes: NDArray[np.float32], log_z:
     Args:
         counts: (4, m, BINS).
         log_shapes: (4, FAMILY, BINS), from `tilt`.
-        log_z: (4, m, FAMILY), from `tilt`.
+        log_z: (4, m, FAMILY + TAIL_BINS), from `tilt`.
     """
     c = counts.astype(np.float32)
     out: NDArray[np.float32] = c @ log_shapes.transpose(0, 2, 1)
-    out -= c.sum(axis=-1, keepdims=True) * log_z
+    out -= c.sum(axis=-1, keepdims=True) * log_z[..., : len(FAMILY)]
     return out
 
 

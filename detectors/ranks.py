@@ -1,9 +1,9 @@
 """Rank bins: where a latency falls among the baseline latencies of its own stratum.
 
 A latency divided by what was expected (`detectors.expected`) is coded as a residual, 20 codes for each standard deviation.
-Each stratum's residuals are cut at its own baseline quantiles into K = 16 bins, 12 of equal probability and 4 in the tail
-(0.923, 0.96, 0.99, 0.999). By the probability integral transform all strata then share one distribution over bins, so counts
-pooled over strata do not move when the mix does (Rosenblatt 1952).
+Each stratum's residuals are cut at its own baseline quantiles into K = 16 bins, 11 of equal probability and 5 in the tail
+(up to 0.96, 0.99, 0.999, 0.9999 and beyond). By the probability integral transform all strata then share one distribution
+over bins, so counts pooled over strata do not move when the mix does (Rosenblatt 1952).
 
 What a slowdown would look like is read off the same residual histograms: shift a stratum's histogram by `d` (in log-latency)
 and see how much lands in each bin. These templates are small tables shared by all nodes, so evidence for thousands of series
@@ -19,6 +19,7 @@ __all__ = [
     "BINS",
     "CODES",
     "LEVELS",
+    "TAIL_BINS",
     "UNKNOWN_BIN",
     "Template",
     "bin_table",
@@ -31,13 +32,16 @@ __all__ = [
 CODES = 256
 """Residual codes; what lies beyond is counted at the ends."""
 _MIDDLE = CODES // 2
+_BIN_PRIOR = 0.5
 _PER_SD = 20.0
 _FINEST_NATS = 0.005
 _COARSEST_NATS = 0.05
 
-LEVELS: NDArray[np.float64] = np.concatenate([np.arange(1, 13) / 13, [0.96, 0.99, 0.999]])
+LEVELS: NDArray[np.float64] = np.concatenate([np.arange(1, 12) / 12, [0.96, 0.99, 0.999, 0.9999]])
 """Baseline quantiles at which the bins are cut, (BINS - 1,)."""
 BINS = len(LEVELS) + 1
+TAIL_BINS = 3
+"""Bins above the baseline's q0.99."""
 UNKNOWN_BIN = 255
 """Bin of a request whose stratum has no baseline; it proves nothing."""
 
@@ -49,7 +53,7 @@ def nominal() -> NDArray[np.float64]:
     """Probability of each bin when the cuts are exact, (BINS,).
 
     >>> nominal()[-4:].round(4).tolist()
-    [0.0369, 0.03, 0.009, 0.001]
+    [0.03, 0.009, 0.0009, 0.0001]
     """
     return np.diff(LEVELS, prepend=0.0, append=1.0)
 
@@ -151,6 +155,8 @@ def templates(
         at = np.interp(flat_edges[row] - shift[:, None] / width[row], grid, cdf)
         still = np.interp(flat_edges[row], grid, cdf)
         out[row] = np.diff(share * at + (1 - share) * still, axis=1, prepend=0.0, append=1.0)
-    out = np.maximum(out, 0.0) + 1e-5 * nominal()
+    # Half an observation a bin: beyond the largest of n samples lies about 1 / n of the truth, not nothing.
+    total = hist.sum(axis=-1, dtype=np.float64).reshape(-1, 1, 1)
+    out = np.maximum(out, 0.0) * total + _BIN_PRIOR
     out /= out.sum(axis=-1, keepdims=True)
-    return out.reshape(*lead, len(family), BINS)
+    return np.asarray(out.reshape(*lead, len(family), BINS))

@@ -107,5 +107,7 @@ def report(
 def _slowest_log_e(base: NDArray[np.float32], counts: NDArray[np.int64], n: NDArray[np.int64]) -> NDArray[np.float64]:
     """Log e-value against: at most twice the usual share of the window lies above the baseline's q0.99."""
     n_base = np.maximum(base.sum(axis=-1), 1.0)
-    share = (base[..., -2:].sum(axis=-1) + 1) / n_base
-    return evidence.binomial_log_e(counts[..., -2:].sum(axis=-1), n, evidence.upper_share(share, n_base, _TAIL_TOLERANCE))
+    share = (base[..., -ranks.TAIL_BINS :].sum(axis=-1) + 1) / n_base
+    return evidence.binomial_log_e(
+        counts[..., -ranks.TAIL_BINS :].sum(axis=-1), n, evidence.upper_share(share, n_base, _TAIL_TOLERANCE)
+    )

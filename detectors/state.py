@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from detectors.evidence import FAMILY, FASTER, SLOWER
 from detectors.histogram import BUCKETS
-from detectors.ranks import BINS
+from detectors.ranks import BINS, TAIL_BINS
 
 __all__ = ["SLIS", "BankState", "pack", "unpack"]
 
@@ -48,7 +48,7 @@ class BankState:
     base_s: F64
     """(4, r) Seconds that the baseline has learned from."""
     log_z: F32
-    """(4, r, FAMILY) log of the normaliser of each template tilted to the series."""
+    """(4, r, FAMILY + TAIL_BINS) What `evidence.tilt` says of the series."""
     wobble: F64
     """(4, r, 4) Weighted sum of squared wobble and sum of weights, of ticks and of blocks."""
     slow: F32
@@ -102,7 +102,7 @@ class BankState:
             base=np.zeros((*series, BINS), np.float32),
             base_sum=np.zeros(series),
             base_s=np.zeros(series),
-            log_z=np.zeros((*series, len(FAMILY)), np.float32),
+            log_z=np.zeros((*series, len(FAMILY) + TAIL_BINS), np.float32),
             wobble=np.zeros((*series, 4)),
             slow=np.zeros((*series, len(SLOWER)), np.float32),
             fast=np.zeros((*series, len(FASTER)), np.float32),
