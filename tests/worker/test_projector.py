@@ -1,0 +1,173 @@
+"""Redis follows the log: at once after a decision, every second otherwise, and with the newest state after an absence."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from schemas.contract import Entry, Probe
+from schemas.errors import SinkBackpressure
+from schemas.results import Decision
+from sinks.redis_decisions import Fenced, OverCap
+from streams.worker.projector import PoolHead, Projector
+
+
+class Sink:
+    """Keeps what is asserted."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[str, tuple[int, int, int], list[str], int]] = []
+        self.beats: list[str] = []
+        self.news: list[str] = []
+        self.forgotten: list[str] = []
+        self.setups = 0
+        self.errors: list[Exception] = []
+        self.now_ms = lambda: 1_796_000_000_000
+        self.said = asyncio.Condition()
+
+    async def setup(self) -> None:
+        self.setups += 1
+        self._fail()
+
+    async def assert_state(
+        self, pool: str, entries: list[Entry], *, version: Any, n_eligible: int, decisions: Any, **_: Any
+    ) -> None:
+        self._fail()
+        self.states.append((pool, version, [e.subject for e in entries], n_eligible))
+        self.news += [d.tx for d in decisions]
+        await self._notify()
+
+    async def heartbeat(self, pool: str) -> None:
+        self._fail()
+        self.beats.append(pool)
+        await self._notify()
+
+    def forget(self, pool: str) -> None:
+        self.forgotten.append(pool)
+
+    def _fail(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+    async def _notify(self) -> None:
+        async with self.said:
+            self.said.notify_all()
+
+    async def until(self, predicate: Any) -> None:
+        async with asyncio.timeout(5), self.said:
+            await self.said.wait_for(predicate)
+
+
+@pytest.fixture
+async def sink() -> Sink:
+    return Sink()
+
+
+def head(epoch: int = 3, n_eligible: int = 20) -> PoolHead:
+    return PoolHead(version=(1, epoch, 0), n_eligible=n_eligible, cap=2, mode="enforce", clock_s=1000.0)
+
+
+def decision(seq: int, subject: str = "n1", state: Any = "OPEN", epoch: int = 3) -> Decision:
+    return Decision(
+        t=1000.0, pool="p", scope="node", subject=subject, state=state, version=(1, epoch, seq), tx=f"tx{seq}", not_after=1060.0
+    )
+
+
+async def run_once(projector: Projector, beat: bool = True) -> bool:
+    return await projector._assert_all(beat=beat)
+
+
+async def test_state_is_asserted_whole_when_it_changed_and_by_heartbeat_otherwise(sink: Sink) -> None:
+    projector = Projector(sink, may_speak=lambda: True)  # type: ignore[arg-type]
+    projector.update("p", head(), [], Probe())
+    assert await run_once(projector)
+    assert sink.states == [("p", (1, 3, 0), [], 20)]
+    assert await run_once(projector)
+    assert (len(sink.states), sink.beats) == (1, ["p"])
+    projector.update("p", head(), [decision(1), decision(2, "n2")], Probe())
+    assert await run_once(projector, beat=False)
+    assert sink.states[-1] == ("p", (1, 3, 2), ["n1", "n2"], 20)
+    assert sink.news == ["tx1", "tx2"]
+    projector.update("p", head(n_eligible=21), [], Probe())
+    await run_once(projector)
+    assert sink.states[-1][3] == 21
+    projector.update("p", head(n_eligible=21), [], Probe())
+    await run_once(projector, beat=False)
+    assert len(sink.states) == 3, "nothing changed, and it is not time for a heartbeat"
+
+
+async def test_decision_wakes_the_task_at_once(sink: Sink) -> None:
+    projector = Projector(sink, may_speak=lambda: True)  # type: ignore[arg-type]
+    task = asyncio.create_task(projector.run())
+    projector.update("p", head(), [decision(1)], Probe())
+    async with asyncio.timeout(0.9):
+        await sink.until(lambda: len(sink.states) == 1)
+    await sink.until(lambda: len(sink.beats) >= 2)
+    task.cancel()
+
+
+async def test_absence_of_redis_keeps_only_the_newest_state(sink: Sink) -> None:
+    projector = Projector(sink, may_speak=lambda: True)  # type: ignore[arg-type]
+    sink.errors = [SinkBackpressure("away") for _ in range(3)]
+    for seq, state in ((1, "OPEN"), (2, "HALF_OPEN"), (3, "CLOSED")):
+        projector.update("p", head(), [decision(seq, state=state)], Probe())
+        assert not await run_once(projector)
+    assert projector.failures == 3
+    assert await run_once(projector)
+    assert sink.states == [("p", (1, 3, 3), [], 20)]
+    assert sink.setups == 4, "a Redis that was away may have lost the function library"
+
+
+async def test_pool_that_a_newer_judge_owns_is_let_go(sink: Sink) -> None:
+    projector = Projector(sink, may_speak=lambda: True)  # type: ignore[arg-type]
+    for pool in ("a", "b"):
+        projector.update(pool, head(), [], Probe())
+    sink.errors = []
+    await run_once(projector)
+
+    async def beat(pool: str) -> None:
+        if pool == "a":
+            raise Fenced("newer")
+        sink.beats.append(pool)
+
+    sink.heartbeat = beat  # type: ignore[method-assign]
+    assert await run_once(projector)
+    assert await run_once(projector)
+    assert sink.forgotten == ["a"]
+    assert sink.beats == ["b", "b"]
+
+
+async def test_refused_state_of_one_pool_does_not_silence_the_others(sink: Sink) -> None:
+    projector = Projector(sink, may_speak=lambda: True)  # type: ignore[arg-type]
+    for pool in ("a", "b"):
+        projector.update(pool, head(), [], Probe())
+    assert await run_once(projector)
+    projector.update("a", head(n_eligible=1), [], Probe())
+    projector.update("b", head(n_eligible=1), [], Probe())
+    sink.errors = [OverCap("too many")]
+    assert await run_once(projector)
+    assert [s[0] for s in sink.states] == ["a", "b", "b"]
+    assert projector.failures == 1
+
+
+async def test_blind_judge_says_nothing(sink: Sink) -> None:
+    sees = False
+    projector = Projector(sink, may_speak=lambda: sees)  # type: ignore[arg-type]
+    projector.update("p", head(), [decision(1)], Probe())
+    assert await run_once(projector)
+    assert sink.states == []
+    sees = True
+    assert await run_once(projector)
+    assert len(sink.states) == 1
+
+
+async def test_forgotten_pool_gets_no_heartbeat(sink: Sink) -> None:
+    projector = Projector(sink, may_speak=lambda: True)  # type: ignore[arg-type]
+    projector.update("p", head(), [], Probe())
+    await run_once(projector)
+    projector.forget(["p", "q"])
+    await run_once(projector)
+    assert sink.beats == []
+    assert sink.forgotten == ["p", "q"]
