@@ -23,6 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+__all__ = ["main", "replay", "write_events"]
+
 T0 = 1_767_225_600.0
 
 
