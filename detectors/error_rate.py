@@ -4,6 +4,8 @@ A ratio of 5 % over 20 requests is one failure and means nothing; over 2,000 it 
 statistic weighs both: a sum of likelihood ratios of a few raised rates against the highest rate that still counts as normal
 (twice the learnt one, with a floor). Under normal rates its expectation after n ticks is n, so crossing A = ticks a day /
 (false alarms a day) happens at most that often (Shin, Ramdas, Rinaldo, arXiv 2203.03532).
+
+It serves two ratios: outcomes against the node, and requests that missed a contractual SLO.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ __all__ = ["ErrorRates"]
 
 Floats = NDArray[np.float64]
 
-FLOOR_RATIO = 0.005  # rates below this are normal for every fleet
+FLOOR_RATIO = 0.005
 BAND = 2.0
 PRIOR_REQUESTS = 200.0  # a new node starts as if it had answered this many at PRIOR_RATIO
 PRIOR_RATIO = 0.001
@@ -34,13 +36,15 @@ class ErrorRates:
         tick_s: Length of a tick, seconds.
         false_alarms_per_day: Target per node.
         half_life_s: Half-life of the learnt rate, seconds.
+        floor_ratio: Rates below this are normal for every fleet.
 
     Attributes:
         log_sr: Log of the statistic, nats (N,).
         log_threshold: Alarm level, nats.
     """
 
-    def __init__(self, tick_s: float, false_alarms_per_day: float, half_life_s: float) -> None:
+    def __init__(self, tick_s: float, false_alarms_per_day: float, half_life_s: float, floor_ratio: float = FLOOR_RATIO) -> None:
+        self.floor_ratio = floor_ratio
         self.log_threshold = math.log(86400.0 / tick_s / false_alarms_per_day)
         self.keep = 0.5 ** (tick_s / half_life_s)
         self.requests: Floats = np.empty(0)
@@ -56,7 +60,7 @@ class ErrorRates:
 
     def base_ratio(self) -> Floats:
         """Highest error ratio that is normal for each node."""
-        return np.clip(BAND * self.failures / self.requests, FLOOR_RATIO, MAX_BASE_RATIO)
+        return np.clip(BAND * self.failures / self.requests, self.floor_ratio, MAX_BASE_RATIO)
 
     def update(self, total: NDArray[np.int64], failed: NDArray[np.int64], hold: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Take in the requests and failures of a tick, (N,) each; learn nothing where `hold`. True where the rate rose."""
@@ -78,3 +82,11 @@ class ErrorRates:
         if baseline:
             self.requests[nodes] = PRIOR_REQUESTS
             self.failures[nodes] = PRIOR_REQUESTS * PRIOR_RATIO
+
+    def dump(self) -> list[bytes]:
+        """State for a snapshot."""
+        return [self.requests.tobytes(), self.failures.tobytes(), self.log_sr.tobytes()]
+
+    def load(self, raw: list[bytes]) -> None:
+        """What `dump` wrote."""
+        self.requests, self.failures, self.log_sr = (np.frombuffer(a).copy() for a in raw)

@@ -11,30 +11,40 @@ from numpy.typing import NDArray
 
 from detectors.peers import shift_against_peers
 
-__all__ = ["ratio_of_others", "stands_out"]
+__all__ = ["peers_calm", "ratio_of_others", "stands_out"]
 
 Bools = NDArray[np.bool_]
 
 
-def stands_out(shift: NDArray[np.float64], known: Bools, alarm: Bools, *, shared_ratio: float, wobble_nats: float) -> Bools:
-    """Series whose drift is their node's alone.
+def peers_calm(shift: NDArray[np.float64], known: Bools, wobble_nats: float) -> Bools:
+    """Series whose peers, by their median, did not move half as far, bool (N, S); False where there is none to compare with.
 
     Args:
         shift: Mean log-latency shift against the node's own baseline, nats (N, S); above 0 is slower.
         known: (N, S), entries with enough samples.
-        alarm: (N, S), series in alarm.
-        shared_ratio: Share of the others in alarm above which the cause is shared.
         wobble_nats: Shift of the others that is ordinary wobble.
+    """
+    others = shift - shift_against_peers(shift.T, known.T).T
+    with np.errstate(invalid="ignore"):
+        out: Bools = others < np.maximum(0.5 * shift, wobble_nats)  # the NaN of a series without peers compares False
+    return out
+
+
+def stands_out(alarm: Bools, known: Bools, calm: Bools, shared_ratio: float) -> Bools:
+    """Series whose drift is their node's alone.
+
+    Args:
+        alarm: (N, S), series in alarm.
+        known: (N, S), entries with enough samples.
+        calm: (N, S), of `peers_calm`.
+        shared_ratio: Share of the others in alarm above which the cause is shared.
 
     Returns:
         bool (N, S): in alarm, with at least one comparable peer, and peers neither in alarm nor shifted half as far.
     """
     peers = known.sum(axis=0) - known
     alarmed = (alarm & known).sum(axis=0) - (alarm & known)
-    others = shift - shift_against_peers(shift.T, known.T).T
-    with np.errstate(invalid="ignore"):
-        calm = others < np.maximum(0.5 * shift, wobble_nats)  # False for the NaN of a series without peers
-        few = alarmed <= shared_ratio * peers
+    few = alarmed <= shared_ratio * peers
     out: Bools = alarm & (peers > 0) & few & calm
     return out
 

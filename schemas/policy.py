@@ -86,7 +86,7 @@ class Breaker(_Section):
     """Consecutive ticks whose evidence holds before a breaker opens."""
     min_failures: Annotated[int, Field(ge=0)] = 3
     """More than this many recent failures must be seen: users are hurt, not merely different."""
-    min_failure_ratio: Ratio = 0.02
+    min_failure_ratio: Ratio = 0.01
     """... and they must be at least this share of the node's requests in the window."""
     min_requests: Count = 20
     """Requests in the failure window below which statistics open nothing."""

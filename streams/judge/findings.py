@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.bank import LEARNING, BankTick
+from detectors.bank import BankTick
 from detectors.burn import PAIRS, BurnRates
 from schemas.batch import LATENCY_SLIS
 from schemas.policy import PoolPolicy
@@ -26,7 +26,7 @@ from streams.judge.rules import Case
 __all__ = ["Findings"]
 
 FLEET_SHARE = 0.5  # of the comparable nodes in alarm: it is not the nodes
-UNIT_JUMP_NATS = math.log(100.0)  # a hundredfold latency of most nodes at once is a unit or a clock, not a service
+UNIT_JUMP_NATS = math.log(25.0)  # tails of most nodes so far above their thresholds at once: a unit or a clock, no service
 Key = tuple[str, int, str]  # finding, node (-1: the pool), detail
 
 
@@ -46,14 +46,15 @@ class Findings:
         self._held: set[Key] = set()
 
     def drift(
-        self, t_s: float, tick: BankTick, case: Case, eligible: NDArray[np.bool_], deploys: Deploys, names: list[str],
+        self, t_s: float, tick: BankTick, case: Case, deploys: Deploys, names: list[str],
         rank: NDArray[np.intp],
     ) -> None:  # fmt: skip
         """Findings from drift: of nodes, of the fleet, of the workload."""
         pool = tick if tick.pool is None else tick.pool
-        known = tick.enough & (tick.baseline != LEARNING) & eligible[:, None]
-        fleet = self._shared(tick.alarm, known)
-        if not tick.alarm.any():  # many quiet nodes: together they say what none can alone
+        known = case.known
+        alarm = case.series_alarm
+        fleet = self._most(alarm, known) | self._together(alarm & known, case.shared & known)
+        if not alarm.any():  # many quiet nodes: together they say what none can alone
             fleet |= pool.alarm[0] & (known.sum(axis=0) < 2)
         if pool.mix_alarm.any():
             s = int(np.argmax(np.nan_to_num(pool.kl_mix_nats[0], nan=-1.0)))
@@ -63,9 +64,9 @@ class Findings:
             }
             self._hold(t_s, ("workload_shift", -1, ""), "workload_shift", None, evidence)
         if fleet.any():
-            self._fleet(t_s, tick, known, fleet, deploys)
+            self._fleet(t_s, tick, alarm, known, fleet, deploys)
         self._nodes(t_s, tick, case, fleet, deploys, names, rank)
-        faster = self._shared(tick.improved, known)
+        faster = self._most(tick.improved, known)
         if faster.any():
             self._hold(t_s, ("improvement", -1, ""), "improvement", None, {"series": _names(faster)})
         for node in np.flatnonzero((tick.improved & ~faster).any(axis=1)).tolist():
@@ -121,17 +122,26 @@ class Findings:
         self._out, self._held = [], set()
         return out
 
-    def _shared(self, alarm: NDArray[np.bool_], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _most(self, alarm: NDArray[np.bool_], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """SLIs in which at least half of the comparable nodes, and two of them, are in alarm, (4,)."""
         hit = (alarm & known).sum(axis=0)
         shared: NDArray[np.bool_] = (hit >= 2) & (hit >= FLEET_SHARE * known.sum(axis=0))
         return shared
 
-    def _fleet(self, t_s: float, tick: BankTick, known: NDArray[np.bool_], fleet: NDArray[np.bool_], deploys: Deploys) -> None:
+    def _together(self, alarm: NDArray[np.bool_], shared: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """SLIs in which at least two nodes are in alarm and most of them moved as their peers did, (4,)."""
+        hit = alarm.sum(axis=0)
+        together: NDArray[np.bool_] = (hit >= 2) & (shared.sum(axis=0) > FLEET_SHARE * hit)
+        return together
+
+    def _fleet(
+        self, t_s: float, tick: BankTick, alarm: NDArray[np.bool_], known: NDArray[np.bool_], fleet: NDArray[np.bool_],
+        deploys: Deploys,
+    ) -> None:  # fmt: skip
         s, pool = int(np.flatnonzero(fleet)[0]), tick if tick.pool is None else tick.pool
         shift = float(np.median(tick.shift_nats[known[:, s], s])) if known[:, s].any() else float(pool.shift_nats[0, s])
         evidence: dict[str, Any] = {
-            "series": _names(fleet), "nodes": int(known[:, s].sum()), "in_alarm": int((tick.alarm & known)[:, s].sum()),
+            "series": _names(fleet), "nodes": int(known[:, s].sum()), "in_alarm": int((alarm & known)[:, s].sum()),
             "median_slowdown": _digits(math.exp(min(shift, 20.0))),
         }  # fmt: skip
         if _leapt(tick, known[:, s], s):
@@ -150,7 +160,7 @@ class Findings:
         self, t_s: float, tick: BankTick, case: Case, fleet: NDArray[np.bool_], deploys: Deploys, names: list[str],
         rank: NDArray[np.intp],
     ) -> None:  # fmt: skip
-        alone = case.own | (tick.alarm & ~fleet)
+        alone = case.series_alarm & ~case.shared & ~(fleet & ~case.own)
         nodes = np.flatnonzero(alone.any(axis=1) | case.error_own)
         for node in nodes[np.argsort(rank[nodes])].tolist():
             deploy = deploys.before(t_s, names[node])
@@ -202,7 +212,7 @@ def _names(series: NDArray[np.bool_]) -> list[str]:
 
 
 def _leapt(tick: BankTick, known: NDArray[np.bool_], s: int) -> bool:
-    """The tails of most nodes are a hundred times what is usual."""
+    """The tails of most nodes are far beyond anything a slow service does."""
     with np.errstate(invalid="ignore", divide="ignore"):
         leap = np.log(tick.p999_s[known, s] / tick.threshold_s[known, s])
     return bool(len(leap)) and bool(np.median(np.nan_to_num(leap)) > UNIT_JUMP_NATS)

@@ -105,6 +105,8 @@ class PoolJudge:
         self._refuse_waiting()
         if self.row_clock.now_ns is not None:
             self._close_up_to(self.row_clock.now_ns // self.tick_ns + 1)
+        if left := self._new_rejects():  # refused after the last tick, or without any
+            self._out.append(TickOutput((self.row_clock.now_ns or 0) / 1e9, self.pool, rejected=left))
         return self._take_out()
 
     def snapshot(self) -> bytes:
@@ -234,9 +236,13 @@ class PoolJudge:
             self.quiet = 0 if slot in self.slots.open or slot in self.events.open else self.quiet + 1
             self.next_slot = slot + 1
             out = self._close(slot)
-            out.rejected = dict(self.rejected - self._told)
-            self._told = self.rejected.copy()
+            out.rejected = self._new_rejects()
             self._out.append(out)
+
+    def _new_rejects(self) -> dict[str, int]:
+        new = dict(self.rejected - self._told)
+        self._told = self.rejected.copy()
+        return new
 
     def _close(self, slot: int) -> TickOutput:
         registry, ticker = self.registry, self.ticker

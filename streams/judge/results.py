@@ -12,7 +12,7 @@ __all__ = ["TickOutput"]
 
 @dataclass(slots=True)
 class TickOutput:
-    """Results of one tick of one pool.
+    """Results of one tick of one pool; at the end of the input possibly one more that holds nothing but `rejected`.
 
     Attributes:
         t: End of the tick, Unix seconds.

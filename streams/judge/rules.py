@@ -2,12 +2,15 @@
 
 All three must hold, for latency and for error ratios alike:
 
-* *evidence*: a calibrated alarm for `breach_ticks` ticks in a row;
+* *evidence*: a calibrated alarm for `breach_ticks` ticks in a row: of a latency against its baseline, of the error ratio, or
+  of the ratio of requests that miss their SLO where latency, given the requests' sizes, is up as well. The last is the absolute
+  ceiling: a drift so slow that the baseline goes with it meets the contract in the end;
 * *hurt*: more than `min_failures` failures in the failure window, and `min_failure_ratio` of at least `min_requests` requests
   (a failure is an outcome against the node, or a request beyond its contractual SLO);
 * *own fault*: its peers do not drift with it.
 
-Hard faults (a stall, a fatal XID, a foreign KV slot) need no statistics.
+With the method `seed` the published rule stands alone: its alarm, and more than `min_failures` failures. Hard faults (a stall,
+a fatal XID, a foreign KV slot) need no statistics.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 from detectors import health
 from detectors.bank import LEARNING, BankTick
 from detectors.health import HealthTick
-from detectors.own_fault import ratio_of_others, stands_out
+from detectors.own_fault import peers_calm, ratio_of_others, stands_out
 from schemas.policy import PoolPolicy
 from streams.judge.slots import ERRORS, FAILURES, KV, TOTAL, Slot
 
@@ -29,6 +32,8 @@ __all__ = ["Case", "FailureWindow", "Rules"]
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
+
+CONTRACT_SHIFT_NATS = 0.1  # 10 % slower than its baseline: the node had a part in it when its requests miss their SLO
 
 _KEPT = (TOTAL, ERRORS, FAILURES, KV)
 _TOTAL, _ERRORS, _FAILURES, _KV = range(4)
@@ -69,7 +74,10 @@ class Case:
 
     Attributes:
         total, errors, failures: Of the failure window.
-        series_alarm: Latency series in alarm, (N, 4); `own`: those whose peers do not drift with them.
+        known: Latency series that can be compared: enough samples, a baseline, telemetry, (N, 4).
+        series_alarm: Latency series in alarm, by the bank or by the contract, (N, 4).
+        own: Those of them whose peers do not drift with them, (N, 4).
+        shared: Those whose peers moved too, whether these are in alarm yet or not, (N, 4).
         error_alarm: The error ratio rose; `error_own`: that of the peers did not.
         evidence: Evidence held long enough. `hurt`: users are hurt. `hard`: a hard fault.
         bad: Meets the open condition, whoever's fault it is. `wanted`: should be opened.
@@ -78,8 +86,10 @@ class Case:
     total: Ints
     errors: Ints
     failures: Ints
+    known: Bools
     series_alarm: Bools
     own: Bools
+    shared: Bools
     error_alarm: Bools
     error_own: Bools
     evidence: Bools
@@ -109,23 +119,39 @@ class Rules:
         self.window.grow(n)
         self.breach = np.append(self.breach, np.zeros(n - len(self.breach), np.int64))
 
-    def judge(self, slot: Slot, tick: BankTick, error_alarm: Bools, node_health: HealthTick, eligible: Bools) -> Case:
-        """The case of every node at the end of a tick."""
+    def judge(
+        self, slot: Slot, tick: BankTick, error_alarm: Bools, contract_alarm: Bools, node_health: HealthTick, eligible: Bools
+    ) -> Case:
+        """The case of every node at the end of a tick.
+
+        Args:
+            slot: Counts of the tick.
+            tick: Of the bank.
+            error_alarm: The ratio of outcomes against the node rose, (N,).
+            contract_alarm: The ratio of requests that failed or missed their SLO rose, (N,).
+            node_health: At the end of the tick.
+            eligible: Nodes with fresh telemetry, (N,).
+        """
         rules, caps = self.policy.breaker, self.policy.caps
         self.window.add(slot.counts)
         total, errors, failures, kv = self.window.sums
         known = tick.enough & (tick.baseline != LEARNING) & eligible[:, None]
-        own = tick.alarm
-        if own.any():
-            own = stands_out(
-                tick.shift_nats, known, tick.alarm, shared_ratio=caps.freeze_share,
-                wobble_nats=self.policy.detection.wobble_floor_ratio,
-            )  # fmt: skip
+        own, shared, alarm = tick.alarm, np.zeros_like(tick.alarm), tick.alarm
+        if self.policy.detection.method == "seed":  # the published rule knows neither peers nor ratios
+            error_alarm = np.zeros_like(error_alarm)
+        else:
+            if contract_alarm.any():
+                with np.errstate(invalid="ignore"):
+                    alarm = alarm | (contract_alarm[:, None] & known & (tick.shift_nats >= CONTRACT_SHIFT_NATS))
+            if alarm.any():
+                calm = peers_calm(tick.shift_nats, known, self.policy.detection.wobble_floor_ratio)
+                own = stands_out(alarm, known, calm, caps.freeze_share)
+                shared = alarm & ~calm & (known.sum(axis=0) - known > 0)
         error_own = error_alarm
         if error_alarm.any():
             others = ratio_of_others(errors, total, eligible)
             error_own = error_alarm & (others < 0.5 * errors / np.maximum(total, 1))
-        alarmed = tick.alarm.any(axis=1) | error_alarm
+        alarmed = alarm.any(axis=1) | error_alarm
         self.breach = np.where(alarmed, self.breach + 1, 0)
         evidence = self.breach >= rules.breach_ticks
         hurt = (failures > rules.min_failures) & (failures >= rules.min_failure_ratio * total) & (total >= rules.min_requests)
@@ -134,8 +160,8 @@ class Rules:
         meets = evidence & hurt & eligible
         wanted = hard | (meets & (own.any(axis=1) | error_own))
         return Case(
-            total.copy(), errors.copy(), failures.copy(), tick.alarm, own, error_alarm, error_own, evidence, hurt, stalled,
-            node_health.fatal, foreign_kv, hard, hard | meets, wanted,
+            total.copy(), errors.copy(), failures.copy(), known, alarm, own, shared, error_alarm, error_own, evidence, hurt,
+            stalled, node_health.fatal, foreign_kv, hard, hard | meets, wanted,
         )  # fmt: skip
 
     def forget(self, nodes: Bools) -> None:

@@ -42,7 +42,8 @@ def dump_judge(judge: PoolJudge) -> bytes:
         "slots": judge.slots.dump(),
         "events": judge.events.dump(),
         "bank": ticker.bank.state(),
-        "errors": [a.tobytes() for a in (ticker.errors.requests, ticker.errors.failures, ticker.errors.log_sr)],
+        "errors": ticker.errors.dump(),
+        "contract": ticker.contract.dump(),
         "burn": ticker.burn.dump(),
         "health": [getattr(ticker.health, f.name).tobytes() for f in fields(ticker.health)],
         "deploys": ticker.deploys.dump(),
@@ -80,8 +81,8 @@ def load_judge(raw: bytes, make: Callable[[str], PoolJudge]) -> PoolJudge:
     judge.slots.load(state["slots"], with_slos=same_slos)
     judge.events.load(state["events"])
     ticker.bank = SeriesBank.restore(state["bank"], judge.policy.detection)
-    errors = ticker.errors
-    errors.requests, errors.failures, errors.log_sr = (np.frombuffer(a).copy() for a in state["errors"])
+    ticker.errors.load(state["errors"])
+    ticker.contract.load(state["contract"])
     if same_slos:
         ticker.burn.load(state["burn"])
     for f, a in zip(fields(ticker.health), state["health"], strict=True):

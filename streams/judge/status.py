@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from detectors import health
 from detectors.bank import BankTick
 from schemas.batch import LATENCY_SLIS
 from schemas.policy import PoolPolicy
-from schemas.results import Status, Verdict
+from schemas.results import Direction, Status, Verdict
 
 __all__ = ["REPEAT_S", "SLIS", "STATUS_WORDS", "TickWindows", "Voice", "status_codes"]
 
@@ -33,13 +33,14 @@ _BASELINES = ("LEARNING", "ACTIVE", "FROZEN")
 
 
 def status_codes(
-    tick: BankTick, seen: NDArray[np.bool_], node_health: NDArray[np.uint8], error_alarm: NDArray[np.bool_],
-    few_requests: NDArray[np.bool_], asked: NDArray[np.bool_], known: NDArray[np.bool_],
+    tick: BankTick, alarm: NDArray[np.bool_], seen: NDArray[np.bool_], node_health: NDArray[np.uint8],
+    error_alarm: NDArray[np.bool_], few_requests: NDArray[np.bool_], asked: NDArray[np.bool_], known: NDArray[np.bool_],
 ) -> NDArray[np.uint8]:  # fmt: skip
     """Status code of each series, uint8 (N, 6).
 
     Args:
         tick: Of the bank.
+        alarm: Latencies in alarm, by the bank or by the contract, (N, 4).
         seen: Latencies that ever had data, (N, 4).
         node_health: Codes of `detectors.health`, (N,).
         error_alarm: (N,).
@@ -51,7 +52,7 @@ def status_codes(
     codes = np.empty((n, len(SLIS)), np.uint8)
     latency = np.where(tick.enough, OK, INSUFFICIENT)
     latency = np.where(tick.baseline == 0, LEARNING, latency)
-    codes[:, :ERRORS] = np.where(seen, np.where(tick.alarm, DEGRADED, latency), NONE)
+    codes[:, :ERRORS] = np.where(seen, np.where(alarm, DEGRADED, latency), NONE)
     codes[:, ERRORS] = np.where(asked, np.where(error_alarm, DEGRADED, np.where(few_requests, INSUFFICIENT, OK)), NONE)
     codes[:, THROUGHPUT] = OK
     body = _OF_HEALTH[node_health][:, None]
@@ -72,6 +73,15 @@ class TickWindows:
     requests: NDArray[np.int64]
     slo_s: NDArray[np.float64]
 
+    @classmethod
+    def of(
+        cls, t: float, pool: str, nodes: list[str], codes: NDArray[np.uint8], tick: BankTick, requests: NDArray[np.int64],
+        slo_s: NDArray[np.float64],
+    ) -> TickWindows:  # fmt: skip
+        """Windows that stay as they are when the bank goes on: its tails are views of its state."""
+        tails = {name: getattr(tick, name).copy() for name in ("p999_s", "p999_lo_s", "p999_hi_s", "p999_kind")}
+        return cls(t, pool, nodes, codes, replace(tick, **tails), requests, slo_s)
+
     def columns(self) -> dict[str, Any]:
         """Columns named as in the table `windows` but for `t` and `pool`, one entry per series that exists; NaN and "" where
         unknown.
@@ -89,12 +99,13 @@ class TickWindows:
             return latency & values[at]
 
         n = np.where(latency, k.n[at], self.requests[node])
+        pairs = list(zip(node.tolist(), sli.tolist(), strict=True))
         return {
             "node": [self.nodes[i] for i in node],
             "sli": [SLIS[s] for s in sli],
             "status": [STATUS_WORDS[c] for c in self.codes[node, sli]],
             "baseline": [_BASELINES[b] if known else "" for b, known in zip(k.baseline[at], latency, strict=True)],
-            "direction": [_direction(k, int(i), int(s)) if s < ERRORS else "none" for i, s in zip(node, sli, strict=True)],
+            "direction": [_direction(self.codes[i, s] == DEGRADED, k, i, s) if s < ERRORS else "none" for i, s in pairs],
             "n": n,
             "n_tick": np.where(latency, k.n_tick[at], 0),
             "kl_nats": real(k.kl_nats),
@@ -175,7 +186,7 @@ class Voice:
         verdict.n = int(tick.n[i, s])
         slo_s = self.slo_s[s]
         verdict.slo_s = None if math.isnan(slo_s) else float(slo_s)
-        verdict.direction = _direction(tick, i, s)
+        verdict.direction = _direction(verdict.status == "DEGRADED", tick, i, s)
         if tick.baseline[i, s] != 0:
             verdict.kl_nats, verdict.kl_mix_nats = _digits(tick.kl_nats[i, s]), _digits(tick.kl_mix_nats[i, s])
             verdict.kl_service_nats = _digits(tick.kl_service_nats[i, s])
@@ -186,8 +197,8 @@ class Voice:
             verdict.p999_kind = _KINDS[tick.p999_kind[i, s]]  # type: ignore[assignment]
 
 
-def _direction(tick: BankTick, i: int, s: int) -> Any:
-    if tick.alarm[i, s]:
+def _direction(degraded: bool, tick: BankTick, i: int, s: int) -> Direction:
+    if degraded:
         return "slower"
     return "faster" if tick.improved[i, s] else "none"
 

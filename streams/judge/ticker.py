@@ -17,7 +17,7 @@ from streams.judge.registry import Registry
 from streams.judge.results import TickOutput
 from streams.judge.rows import Rows
 from streams.judge.rules import Case, Rules
-from streams.judge.slots import ASKED, ERRORS, KV, PROBES_EXPLICIT, TOTAL, Slot
+from streams.judge.slots import ASKED, ERRORS, FAILURES, KV, PROBES_EXPLICIT, TOTAL, Slot
 from streams.judge.status import TickWindows, Voice, status_codes
 
 __all__ = ["Ticker"]
@@ -45,6 +45,8 @@ class Ticker:
         # The judge holds the open ticks; the bank sees a tick early only when much waits.
         self.bank = SeriesBank(detection, policy.tick_s, open_slots=int(policy.lateness_s // policy.tick_s) + 4)
         self.errors = ErrorRates(policy.tick_s, detection.false_alarms_per_day, detection.half_life_s)
+        budget = min((1.0 - slo.objective for slo in policy.slo.values()), default=1.0)
+        self.contract = ErrorRates(policy.tick_s, detection.false_alarms_per_day, detection.half_life_s, budget)
         self.slis = [name for name, _ in sorted(policy.slo.items())]
         objectives = np.array([policy.slo[name].objective for name in self.slis])
         self.burn = BurnMeter(objectives, policy.budget.min_events)
@@ -64,7 +66,7 @@ class Ticker:
         more = n - len(self.few)
         for _ in range(more):
             self.bank.add_node()
-        for part in (self.errors, self.health, self.rules, self.breakers, self.voice):
+        for part in (self.errors, self.contract, self.health, self.rules, self.breakers, self.voice):
             part.grow(n)
         self.seen = np.concatenate([self.seen, np.zeros((more, 4), np.bool_)])
         self.few = np.append(self.few, np.ones(more, np.bool_))
@@ -96,8 +98,10 @@ class Ticker:
         if breakers.caps.cause == "correlated":
             hold[:] = True  # a shared cause is no new normal either
         error_alarm = self.errors.update(slot.counts[TOTAL], slot.counts[ERRORS], hold)
+        contract_alarm = self.contract.update(slot.counts[TOTAL], slot.counts[FAILURES], hold)
+        hold |= error_alarm | contract_alarm  # no baseline is learnt from requests that fail
         tick = self.bank.close(slot_number, hold)
-        case = self.rules.judge(slot, tick, error_alarm, state, eligible)
+        case = self.rules.judge(slot, tick, error_alarm, contract_alarm, state, eligible)
         if slot.counts[PROBES_EXPLICIT].any():
             breakers.marked_probes = True
         n_fresh = int(eligible.sum())
@@ -111,19 +115,21 @@ class Ticker:
             closed[acted.closed] = True
             self.bank.reset_evidence(closed)
             self.errors.forget(closed, baseline=False)
+            self.contract.forget(closed, baseline=False)
             self.rules.forget(closed)
         rebased = self.deploys.due(t_s, self.registry.seats, case.hurt)
         if rebased is not None and rebased.any():
             self.bank.rebase(rebased)
             self.errors.forget(rebased, baseline=True)
+            self.contract.forget(rebased, baseline=True)
         self.seen |= tick.n_tick > 0
         low = policy.breaker.min_requests
         self.few = np.where(self.few, case.total < low, case.total < 0.5 * low)  # two levels: no flicker between them
         asked = ~np.isnan(self.health.asked_s)
         known = state.expected & ~np.isnan(self.health.heard_s)
-        codes = status_codes(tick, self.seen, state.code, error_alarm, self.few, asked, known)
+        codes = status_codes(tick, case.series_alarm, self.seen, state.code, error_alarm, self.few, asked, known)
         verdicts = self.voice.speak(t_s, codes, tick, case.total, self.errors.log_sr, names, rank)
-        windows = TickWindows(t_s, self.pool, names, codes, tick, case.total, self.voice.slo_s)
+        windows = TickWindows.of(t_s, self.pool, names, codes, tick, case.total, self.voice.slo_s)
         return TickOutput(t_s, self.pool, verdicts, windows, findings.close(t_s), acted.decisions, n_eligible=n_fresh)
 
     def _tell(
@@ -131,7 +137,7 @@ class Ticker:
         fresh: tuple[int, int],
     ) -> None:  # fmt: skip
         findings, names, rank = self.findings, self.registry.names, self.registry.rank
-        findings.drift(t_s, tick, case, eligible, self.deploys, names, rank)
+        findings.drift(t_s, tick, case, self.deploys, names, rank)
         evidence = {"bad": int(case.bad.sum()), "eligible": int(eligible.sum()), "fresh": fresh[0], "known": fresh[1]}
         findings.actions(t_s, self.breakers.caps.cause, evidence, capped, names)
         foreign = np.flatnonzero(slot.counts[KV])

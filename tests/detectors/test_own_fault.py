@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detectors.own_fault import ratio_of_others, stands_out
+from detectors.own_fault import peers_calm, ratio_of_others, stands_out
 
 
 def column(*values: float) -> np.ndarray:
@@ -12,8 +12,8 @@ def column(*values: float) -> np.ndarray:
 
 
 def own(shift: np.ndarray, alarm: list[bool], known: list[bool] | None = None) -> list[bool]:
-    use = np.ones(len(shift), bool) if known is None else np.array(known)
-    return stands_out(shift, use[:, None], np.array(alarm)[:, None], shared_ratio=0.3, wobble_nats=0.02)[:, 0].tolist()
+    use = (np.ones(len(shift), bool) if known is None else np.array(known))[:, None]
+    return stands_out(np.array(alarm)[:, None], use, peers_calm(shift, use, 0.02), 0.3)[:, 0].tolist()
 
 
 def test_one_slow_node_stands_out() -> None:
