@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import IO, Any, Self
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from schemas.errors import SourceError
 from schemas.policy_file import Policy
@@ -32,6 +32,9 @@ _STYLES = {
     "CLOSED": "green",
     "OK": "green",
 }
+
+
+_PAGE_WIDTH = 120  # of tables that go to a file or a pipe
 
 
 class RejectFile:
@@ -74,7 +77,7 @@ class RejectFile:
 
 def print_results(results: Iterable[Result]) -> None:
     """One line for each decision, finding and change of a node's status."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = _console()
     status: dict[tuple[str, str, str], str] = {}
     for result in results:
         line = _line(result, status)
@@ -110,9 +113,16 @@ def _clock(t: float) -> str:
     return f"{t:.0f}"
 
 
-def print_summary(summary: Summary, inputs: Sequence[InputStats], policy: Policy) -> None:
-    """Totals and one row a pool."""
+def _console() -> Console:
     console = Console(soft_wrap=True, highlight=False)
+    return console if console.is_terminal else Console(soft_wrap=True, highlight=False, width=_PAGE_WIDTH)
+
+
+def print_summary(
+    summary: Summary, inputs: Sequence[InputStats], policy: Policy, cadence_s: Mapping[str, float] | None = None
+) -> None:
+    """Totals and one row a pool; `cadence_s` names the pools that were judged as aggregated series."""
+    console = _console()
     copies = sum(stats.duplicates for stats in inputs)
     console.print(
         f"\n{summary.events} events, {summary.rejected} rejected, {copies} duplicates, {summary.ticks} ticks; "
@@ -122,6 +132,8 @@ def print_summary(summary: Summary, inputs: Sequence[InputStats], policy: Policy
     for pool, row in summary.pools.items():
         findings = ", ".join(f"{count} {name}" for name, count in row["findings"].items())
         table.add_row(pool, *(str(row[name]) for name in ("nodes", "requests", "late", "opens")), findings or "none")
+    for pool, cadence in (cadence_s or {}).items():
+        console.print(f"{pool}: one value every {cadence:g} s, judged as an aggregated series", markup=False)
     if summary.pools:
         console.print(table)
     if summary.against:
@@ -131,9 +143,11 @@ def print_summary(summary: Summary, inputs: Sequence[InputStats], policy: Policy
 
 
 def _print_comparison(console: Console, policies: Sequence[dict[str, Any]]) -> None:
-    names = ["policy", "trips", "only here", "alarms", "node time away"]
+    names = ["trips", "only here", "alarms", "node time away"]
     labelled = bool(policies[0]["labels"])
-    table = Table(*names, *(["false trips", "intercepted", "median delay"] if labelled else []))
+    table = Table(
+        Column("policy", overflow="fold"), *names, *(["false trips", "intercepted", "median delay"] if labelled else [])
+    )
     for row in policies:
         cells = [
             f"{row['policy']} ({row['version']})", str(row["trips"]), str(len(row["trips_only_here"])), str(row["alarms"]),
@@ -170,15 +184,15 @@ def _seconds(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.0f} s"
 
 
-def warnings_of(inputs: Sequence[InputStats], refused: RejectFile, lateness_s: float) -> Iterator[str]:
-    """Sentences about input that may not be what was meant."""
+def warnings_of(inputs: Sequence[InputStats], refused: RejectFile, lateness_s: float, unjudged: int) -> Iterator[str]:
+    """Sentences about input that may not be what was meant; `unjudged` events came after their tick had closed."""
     for stats in inputs:
         if stats.events == 0:
             yield f"{stats.name}: there are no events in it"
-        if stats.late:
+        if stats.late and unjudged:
             yield (
-                f"{stats.name}: {stats.late} of {stats.events} events come more than {lateness_s:g} s after later ones and are "
-                f"not judged: sort the file by ts, or raise lateness_s in the policy"
+                f"{stats.name}: {stats.late} of {stats.events} events come more than {lateness_s:g} s after later ones; "
+                f"{unjudged} events in all were too late to be judged: sort the file by ts, or raise lateness_s in the policy"
             )
     if refused.first is not None:
         source, reject = refused.first

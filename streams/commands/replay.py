@@ -64,11 +64,12 @@ def run(
             if as_json:
                 _write_json([summary])
             else:
-                print_summary(summary, inputs.stats, chosen)
+                print_summary(summary, inputs.stats, chosen, inputs.cadence_s)
         except BrokenPipeError:  # the reader has seen enough: `... | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return
-    for warning in warnings_of(inputs.stats, refused, lateness_s):
+    unjudged = sum(judge.late for judge in replay.judges.values())
+    for warning in warnings_of(inputs.stats, refused, lateness_s, unjudged):
         print(f"slodrift: {warning}", file=sys.stderr)
 
 

@@ -104,7 +104,7 @@ def test_late_events_are_warned_of(tmp_path: Path, capfd: pytest.CaptureFixture[
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"\n".join(request(T0 + i / 4 - (100 if i % 50 == 49 else 0)) for i in range(400, 800)))
     _, _, err = call(capfd, str(path), "--json")
-    assert "8 of 400 events come more than 10 s after later ones" in err
+    assert "8 of 400 events come more than 10 s after later ones; 8 events in all were too late" in err
     assert "sort the file by ts, or raise lateness_s" in err
 
 
