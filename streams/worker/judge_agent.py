@@ -156,10 +156,12 @@ class JudgeAgent:
         metrics.PARTITIONS.set(len(self._owned))
 
     async def _take(self, partition: int) -> Owned:
-        pause_s = 0.2
+        pause_s, epoch = 0.2, None
         while True:
             try:
-                owned = await self._takeover.take(partition)
+                if epoch is None:
+                    epoch = await self._takeover.claim(partition)
+                owned = await self._takeover.restore(partition, epoch)
             except SlodriftError as exc:
                 log.warning("cannot take the partition over yet, trying again", partition=partition, cause=str(exc))
                 await asyncio.sleep(pause_s)

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from schemas.errors import SinkRejected
 from streams.kafka import BrokerWatch, make_producer
@@ -60,10 +60,12 @@ class LogProducer:
                 self._producer.produce(topic, value, key, partition, on_delivery=delivered, headers=list(headers) or None)
             except BufferError:
                 await asyncio.sleep(0.05)
+            except KafkaException as exc:  # larger than a message may be
+                self._settle(future, topic, exc.args[0], None)
+                return future
             else:
-                break
-        self._outstanding.add(future)
-        return future
+                self._outstanding.add(future)
+                return future
 
     @property
     def outstanding(self) -> int:

@@ -66,14 +66,21 @@ class Takeover:
         self._generation = generation
         self._with_snapshots = with_snapshots
 
-    async def take(self, partition: int) -> Owned:
-        """Claim and restore `partition`.
+    async def claim(self, partition: int) -> int:
+        """Append an epoch record; returns its offset, our epoch.
 
         Raises:
-            SourceError, SinkRejected: Kafka does not answer or does not let us; nothing is owned, try again.
+            SinkRejected: Kafka does not let us.
         """
         claim = encode_epoch(EpochRecord(generation=self._generation, writer=f"{socket.gethostname()}-{os.getpid()}"))
-        epoch = await (await self._producer.append(DECISIONS.name, claim, key=b"", partition=partition))
+        return await (await self._producer.append(DECISIONS.name, claim, key=b"", partition=partition))
+
+    async def restore(self, partition: int, epoch: int) -> Owned:
+        """State of `partition` at our claim.
+
+        Raises:
+            SourceError: Kafka does not answer; try again with the same epoch.
+        """
         found = await asyncio.to_thread(self._newest_snapshot, partition) if self._with_snapshots else None
         owned = self._restore(partition, epoch, found)
         start = 0 if owned.base is None else owned.base.log_offset

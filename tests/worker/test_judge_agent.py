@@ -98,11 +98,15 @@ class Writer:
 
 class Takeover:
     def __init__(self, factory: Any) -> None:
-        self.factory, self.failures, self.base = factory, 0, None
+        self.factory, self.failures, self.claims, self.base = factory, 0, 0, None
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def take(self, partition: int) -> Owned:
+    async def claim(self, partition: int) -> int:
+        self.claims += 1
+        return 0
+
+    async def restore(self, partition: int, epoch: int) -> Owned:
         await self.gate.wait()
         if self.failures:
             self.failures -= 1
@@ -331,5 +335,6 @@ async def test_takeover_is_tried_until_it_succeeds(factory: Any, monkeypatch: py
     await rig.assign()
     await rig.agent.restored()
     assert pauses == [0.2, 0.4]
+    assert rig.takeover.claims == 1, "an epoch is not spent on each attempt"
     monkeypatch.undo()
     await rig.agent.release()
