@@ -1,7 +1,8 @@
 """Drives the judge from slices of recorded events: same judge, same events, same results as live, with time from the events.
 
 Pools are independent, so each has a clock of its own; their results are put in order of event time before they leave. A pool
-that falls silent while others go on is carried along `SILENT_S` behind them, so that its silence is judged too.
+that falls silent while others go on is carried along `SILENT_S` behind, so that its silence is judged too. (A pool that first
+appears after others have gone on, as in files that were put one behind the other, is judged; its results come when they come.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from streams.sources.merge import Slice
 __all__ = ["Judge", "PoolCounts", "Replay", "TickResults"]
 
 SILENT_S = 900.0
-"""A pool this far behind the others, in event time, is silent, not late."""
+"""A pool without events while others went on this long, in event time, is silent."""
 HOLD_S = 60.0
 """Results are held at least this long behind the input, in event time: a pool that appears may begin a little in the past."""
 
@@ -87,6 +88,7 @@ class Replay:
         self.counts: dict[str, PoolCounts] = {}
         self.rejected = 0
         self._closed_s: dict[str, float] = {}  # per pool: nothing at or before this comes any more
+        self._heard: dict[str, tuple[float, float]] = {}  # per pool: time of the others when last heard, how far it was behind
         self._touched: set[str] = set()
         self._refused: Counter[str] = Counter()
         self._number: int | None = None
@@ -161,15 +163,21 @@ class Replay:
         self._refused.clear()
         for pool in sorted(self._touched):
             self._collect(pool, self.judges[pool].advance())
-        self._touched.clear()
         if self._closed_s:
             now_s = max(self._closed_s.values())
-            for pool in sorted(self._closed_s):
-                silent_s = now_s - SILENT_S - self._hold_s
-                if self._closed_s[pool] < silent_s - HOLD_S:
-                    self._collect(pool, self.judges[pool].idle(round((now_s - SILENT_S) * 1e9)))
-                    self._closed_s[pool] = max(self._closed_s[pool], silent_s)
+            for pool in self._touched:
+                self._heard[pool] = now_s, now_s - self._closed_s[pool]
+            self._touched.clear()
+            self._carry_along(now_s)
             yield from self._release(min(*self._closed_s.values(), end_s - self._hold_s))
+
+    def _carry_along(self, now_s: float) -> None:
+        """Time passes for silent pools as it does for the others, `SILENT_S` later."""
+        for pool, (heard_s, behind_s) in sorted(self._heard.items()):
+            time_s = now_s - behind_s - SILENT_S
+            if now_s - heard_s > SILENT_S and self._closed_s[pool] < time_s - self._hold_s - HOLD_S:
+                self._collect(pool, self.judges[pool].idle(round(time_s * 1e9)))
+                self._closed_s[pool] = max(self._closed_s[pool], time_s - self._hold_s)
 
     def _collect(self, pool: str, outputs: Iterable[TickResults]) -> None:
         counts = self.counts[pool]

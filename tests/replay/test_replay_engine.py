@@ -99,6 +99,25 @@ def test_results_come_in_order_of_time_and_silent_pools_are_carried_along() -> N
     assert replay.counts["p1"].requests == sum(b'"p1"' in line for line in LINES)
 
 
+def both_pools(lines: list[bytes]) -> dict[str, list[float]]:
+    results, _ = replayed(lines)
+    return {p: [r.t for r in results if isinstance(r, Verdict) and r.pool == p] for p in ("a", "b")}
+
+
+def test_pools_whose_clocks_are_an_hour_apart_are_both_judged_in_order() -> None:
+    """Neither is silent: both are heard all the time."""
+    lines = [request(T0 + i - (3600 if i % 2 else 0), pool="ab"[i % 2]) for i in range(6000)]
+    told = both_pools(lines)
+    assert [len(told["a"]), len(told["b"])] == [1199, 1199]
+    assert times(replayed(lines)[0]) == sorted(times(replayed(lines)[0]))
+
+
+def test_files_put_one_behind_the_other_are_both_judged() -> None:
+    lines = [request(T0 + i, pool="a") for i in range(3000)] + [request(T0 + i, pool="b") for i in range(3000)]
+    told = both_pools(lines)
+    assert told["a"] == told["b"] == sorted(told["b"])
+
+
 def test_results_leave_before_the_input_ends() -> None:
     read = 0
 
