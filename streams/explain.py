@@ -6,6 +6,7 @@ Decisions come from ClickHouse, or from the NDJSON of a replay; the text is the 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -63,10 +64,19 @@ def number(name: str, value: Any) -> str:
 
 
 def _evidence(evidence: dict[str, Any]) -> list[str]:
-    """Parts of the evidence: plain values together, then each latency series by itself."""
+    """Parts of the evidence: plain values together, then the latency series with the strongest evidence."""
     plain = [f"{name} {number(name, value)}" for name, value in sorted(evidence.items()) if not isinstance(value, dict)]
-    series = [_series(name, values) for name, values in sorted(evidence.get("series", {}).items())]
-    return [", ".join(plain), *series] if plain else series
+    parts = [", ".join(plain)] if plain else []
+    series = sorted(evidence.get("series", {}).items(), key=lambda entry: (-_margin(entry[1]), entry[0]))
+    if series:
+        more = f" (and {len(series) - 1} more series, --json shows all)" if len(series) > 1 else ""
+        parts.append(_series(*series[0]) + more)
+    return parts
+
+
+def _margin(values: dict[str, Any]) -> float:
+    evidence, threshold = values.get("log_evidence"), values.get("log_threshold")
+    return -math.inf if evidence is None or threshold is None else float(evidence - threshold)
 
 
 def _series(name: str, values: dict[str, Any]) -> str:

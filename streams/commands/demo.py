@@ -17,7 +17,7 @@ __all__ = ["run"]
 def run(
     seed: Annotated[int, typer.Option(help="Chooses the node and the traffic.")] = 7,
     fault: Annotated[str, typer.Option(help="Fault to inject; slodrift simulate --list-faults names them.")] = "slow_node",
-    strength: Annotated[float, typer.Option(help="Its strength.")] = 4.0,
+    strength: Annotated[float | None, typer.Option(help="Its strength; default 4 for slow_node, else its own.")] = None,
     nodes: Annotated[int, typer.Option(min=4, max=64, help="Simulated nodes.")] = 6,
 ) -> None:
     """Show a node going bad, the breaker opening, the host obeying, and the recovery. Exit code 1 when a step does not happen.
@@ -26,6 +26,8 @@ def run(
     """
     if fault not in FAULTS:
         raise ConfigError(f"--fault: there is no fault {fault!r}; known: {', '.join(FAULTS)}")
+    if strength is None:
+        strength = DemoSpec.strength if fault == DemoSpec.fault else FAULTS[fault].strength
     spec = DemoSpec(seed=seed, fault=fault, strength=strength, nodes=nodes, rps=12.0 * nodes)
     if not perform(spec, Narrator()):
         raise typer.Exit(1)

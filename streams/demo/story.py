@@ -23,6 +23,7 @@ __all__ = ["Deadlines", "Story"]
 
 _SLI = "ttft_s"
 _RECENT_S = 3.0
+_BAD = ("DEGRADED", "STALLED")
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,13 @@ class Story:
 
     def _drift(self) -> None:
         def degraded() -> Series | None:
-            hit = [row for (node, _), row in self.results.series.items() if node == self.node and row.status == "DEGRADED"]
-            return max(hit, key=lambda row: _number(row.kl_service_nats), default=None)
+            """The strongest of the bad series, once one has evidence of its own, or the breaker has opened for another reason."""
+            bad = [row for (node, _), row in self.results.series.items() if node == self.node and row.status in _BAD]
+            best = max(bad, key=lambda row: (bool(row.alarm), _number(row.log_evidence - row.log_threshold)), default=None)
+            opened = any(d.subject == self.node for d in self.results.decisions)
+            return best if best is not None and (best.alarm or opened) else None
 
-        row = self.results.wait(degraded, f"a DEGRADED verdict about {self.node}", self.deadlines.drift_s, self.check)
+        row = self.results.wait(degraded, f"a bad verdict about {self.node}", self.deadlines.drift_s, self.check)
         text = f"{self.node} {row.sli} is {row.status}"
         if not math.isnan(row.kl_nats):  # an error ratio has no histogram
             text += f": KL {row.kl_nats:.2f} nats (workload {row.kl_mix_nats:.2f}, service {row.kl_service_nats:.2f})"
@@ -128,7 +132,7 @@ class Story:
         behind_s = time.time() - decision.t
         word = "allowed" if expected else "refused"
         self.narrator.say(
-            word, f"client.allow({self.node!r}) is {expected}, {behind_s:.1f} s after the tick that decided it ended"
+            word, f"client.allow({self.node!r}) is {expected}, {behind_s:.1f} s after the end of the deciding tick"
         )
 
     def _traffic_leaves(self) -> None:

@@ -70,6 +70,16 @@ def test_four_lines() -> None:
     assert explain(OPENED) == FOUR_LINES
 
 
+def test_the_strongest_series_speaks_for_the_others() -> None:
+    series = {"tpot_s": SERIES | {"log_evidence": 3.0}, "ttft_s": SERIES, "queue_s": {"log_evidence": None}}
+    decision = Decision(
+        t=0.0, pool="p", scope="node", subject="n", state="OPEN", version=(0, 0, 1), tx="t", evidence={"series": series}
+    )
+    line = explain(decision)[2]
+    assert line.startswith("  evidence  ttft_s 2.50 times")
+    assert line.endswith("(and 2 more series, --json shows all)")
+
+
 def test_a_decision_that_was_capped_says_so() -> None:
     capped = Decision(**{name: getattr(OPENED, name) for name in OPENED.__struct_fields__} | {"capped": True})
     assert "held back by the cap" in explain(capped)[0]
