@@ -13,6 +13,7 @@ from cli_help import help_of
 from ruamel.yaml import YAML
 
 from streams.cli import COMMANDS
+from streams.demo.stage import WORKERS
 
 ROOT = Path(__file__).parents[1]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
@@ -105,6 +106,11 @@ def test_commands_exist_with_these_options(name: str, line: list[str]) -> None:
     assert text
     for option in (word for word in line if word.startswith("--")):
         assert option.split("=")[0] in text, f"{name}: {option}"
+
+
+def test_workers_start_as_in_the_demo_and_its_test() -> None:
+    for role, command in WORKERS.items():
+        assert tuple(OURS[role]["command"][: len(command)]) == command
 
 
 def test_dockerfile_is_pinned_and_not_root() -> None:

@@ -18,9 +18,11 @@ from streams.embedded import EmbeddedStack
 from streams.kafka import client_config
 from streams.settings import Settings
 
-__all__ = ["POLICY_FILE", "Stage", "set_stage"]
+__all__ = ["POLICY_FILE", "WORKERS", "Stage", "set_stage"]
 
 POLICY_FILE = Path(str(resources.files("streams.demo") / "policy.yaml"))
+WORKERS = {"judge": ("worker", "judge"), "archive": ("worker", "archive"), "framer": ("framer",)}
+"""Command of each role, the same as in `docker-compose.yml`."""
 _ARCHIVED = (WINDOWS.name, FINDINGS.name, DECISIONS.name, DEADLETTER.name)
 
 
@@ -84,13 +86,13 @@ def set_stage(policy_file: Path, started: Callable[[str], None]) -> Iterator[Sta
         started(f"Kafka (mock cluster) at {stack.bootstrap} and Redis at {stack.redis_url}")
         environ = {**stack.environ, "SLODRIFT_POLICY_FILE": str(policy_file)}
 
-        def start(role: str, *args: str) -> Command:
-            return exits.enter_context(Command(args, environ, stack.folder / f"{role}.log"))
+        def start(role: str) -> Command:
+            return exits.enter_context(Command(WORKERS[role], environ, stack.folder / f"{role}.log"))
 
-        workers = {"judge": start("judge", "worker", "judge"), "framer": start("framer", "framer")}
+        workers = {"judge": start("judge"), "framer": start("framer")}
         _migrate(environ, stack.folder)  # the archive comes after it: one process at a time may open the chDB folder
         started("ClickHouse (chDB engine) has its tables, Redis its function library")
-        workers["archive"] = start("archive", "worker", "archive")
+        workers["archive"] = start("archive")
         started(f"{', '.join(worker.name for worker in workers.values())} are running")
         yield Stage(stack.settings, workers)
 
