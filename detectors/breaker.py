@@ -19,7 +19,7 @@ from schemas.policy import Breaker as BreakerPolicy
 __all__ = ["CLOSED_STATES", "MOVES", "BreakerRecord", "Cause", "IllegalMove", "State", "may_trip", "move", "not_after_s", "step"]
 
 State = Literal["CLOSED", "OPEN", "HALF_OPEN", "FORCED_OPEN", "DISABLED"]
-Cause = Literal["trip", "open_over", "probes_good", "probes_bad", "no_verdict", "force_open", "disable", "release"]
+Cause = Literal["trip", "open_over", "probes_good", "probes_bad", "no_verdict", "gone", "force_open", "disable", "release"]
 
 MOVES: dict[tuple[State, Cause], State] = {
     ("CLOSED", "trip"): "OPEN",
@@ -27,6 +27,7 @@ MOVES: dict[tuple[State, Cause], State] = {
     ("HALF_OPEN", "probes_good"): "CLOSED",
     ("HALF_OPEN", "probes_bad"): "OPEN",
     ("HALF_OPEN", "no_verdict"): "OPEN",
+    ("HALF_OPEN", "gone"): "CLOSED",
     ("CLOSED", "force_open"): "FORCED_OPEN",
     ("OPEN", "force_open"): "FORCED_OPEN",
     ("HALF_OPEN", "force_open"): "FORCED_OPEN",
@@ -38,7 +39,7 @@ MOVES: dict[tuple[State, Cause], State] = {
     ("FORCED_OPEN", "release"): "CLOSED",
     ("DISABLED", "release"): "CLOSED",
 }
-"""Every legal move; anything else raises `IllegalMove`."""
+"""Every legal move; anything else raises `IllegalMove`. `gone`: it left the pool and must not use up the cap for ever."""
 
 CLOSED_STATES: frozenset[State] = frozenset({"CLOSED", "DISABLED"})
 """States in which the subject serves traffic without restriction."""

@@ -63,7 +63,12 @@ class ErrorRates:
         return np.clip(BAND * self.failures / self.requests, self.floor_ratio, MAX_BASE_RATIO)
 
     def update(self, total: NDArray[np.int64], failed: NDArray[np.int64], hold: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Take in the requests and failures of a tick, (N,) each; learn nothing where `hold`. True where the rate rose."""
+        """Take in the requests and failures of a tick, (N,) each; learn nothing where `hold`. True where the rate rose.
+
+        Ticks without any request change nothing.
+        """
+        if not total.any():
+            return self.log_sr >= self.log_threshold
         base = self.base_ratio()
         raised = np.minimum(RAISED * base, MAX_RATIO)
         log_ratio = failed * np.log(raised / base) + (total - failed) * np.log((1.0 - raised) / (1.0 - base))

@@ -13,6 +13,7 @@ from detectors import breaker, caps
 from detectors.bank import BankTick
 from detectors.breaker import BreakerRecord
 from detectors.caps import CapState
+from detectors.health import HealthTick
 from schemas.policy import PoolPolicy
 from schemas.results import Decision
 from streams.judge.reasons import evidence_of, reason_of, tx_of
@@ -26,6 +27,7 @@ _WORDS = {
     "probes_good": "probes succeeded",
     "probes_bad": "probes failed",
     "no_verdict": "too few probes came back to tell",
+    "gone": "nothing was heard of it for long, it has left the pool",
     "release": "the override ended",
 }
 
@@ -68,23 +70,22 @@ class Breakers:
         self.away = np.append(self.away, np.zeros(n - len(self.away), np.bool_))
 
     def act(
-        self, t_s: float, case: Case, slot: Slot, tick: BankTick, fatal_s: NDArray[np.float64], eligible: NDArray[np.bool_],
-        n_fresh: int, n_known: int, names: list[str], rank: NDArray[np.intp],
+        self, t_s: float, case: Case, slot: Slot, tick: BankTick, fatal_s: NDArray[np.float64], state: HealthTick,
+        n_known: int, names: list[str], rank: NDArray[np.intp],
     ) -> Acted:  # fmt: skip
         """One tick. `rank` orders nodes by name, so that ties do not depend on who came first."""
         acted = Acted()
         for node in sorted(self.records, key=lambda i: rank[i]):
-            self._step(t_s, node, case, slot, tick, fatal_s, acted)
+            self._step(t_s, node, case, slot, bool(state.expected[node]), float(fatal_s[node]), acted)
+        eligible = state.expected & state.fresh
         n_eligible = int(eligible.sum())
         n_bad = int((case.bad & eligible).sum())
-        self.caps = caps.step_freeze(self.caps, t_s, n_eligible, n_bad, n_fresh, n_known, self.policy.caps)
+        self.caps = caps.step_freeze(self.caps, t_s, n_eligible, n_bad, n_eligible, n_known, self.policy.caps)
         if case.wanted.any():
             self._open(t_s, case, tick, n_eligible, names, rank, acted)
         return acted
 
-    def _step(
-        self, t_s: float, node: int, case: Case, slot: Slot, tick: BankTick, fatal_s: NDArray[np.float64], acted: Acted
-    ) -> None:
+    def _step(self, t_s: float, node: int, case: Case, slot: Slot, expected: bool, fatal_s: float, acted: Acted) -> None:
         record = self.records[node]
         if record.state == "CLOSED":
             calm_s = max(self.policy.breaker.reset_after_s, self.policy.breaker.flap_window_s)
@@ -95,10 +96,12 @@ class Breakers:
         if record.state == "HALF_OPEN":
             good, bad = slot.probes(node, self.probe_budget, self.marked_probes)
             since_s = record.since_s if record.since_s is not None else t_s
-            if case.stalled[node] or slot.counts[KV, node] or fatal_s[node] > since_s:
+            if case.stalled[node] or slot.counts[KV, node] or fatal_s > since_s:
                 bad = max(bad, self.policy.breaker.reopen_failures)  # a hard fault is no matter of a ratio
         record, cause = breaker.step(record, t_s, good, bad, self.policy.breaker)
         self.records[node] = record
+        if record.state == "HALF_OPEN" and not expected:
+            cause = "gone"
         if cause is None:
             return
         probes = {"probes_ok": record.probes_ok, "probes_bad": record.probes_bad}

@@ -51,21 +51,27 @@ class Findings:
     ) -> None:  # fmt: skip
         """Findings from drift: of nodes, of the fleet, of the workload."""
         pool = tick if tick.pool is None else tick.pool
-        known = case.known
-        alarm = case.series_alarm
-        fleet = self._most(alarm, known) | self._together(alarm & known, case.shared & known)
-        if not alarm.any():  # many quiet nodes: together they say what none can alone
-            fleet |= pool.alarm[0] & (known.sum(axis=0) < 2)
+        known, alarm = case.known, case.series_alarm
+        fleet = np.zeros(alarm.shape[1], np.bool_)
+        if alarm.any():
+            fleet = self._most(alarm, known) | self._together(alarm & known, case.shared & known)
+        elif pool.alarm.any():  # many quiet nodes: together they say what none can alone
+            fleet = pool.alarm[0] & (known.sum(axis=0) < 2)
         if pool.mix_alarm.any():
             s = int(np.argmax(np.nan_to_num(pool.kl_mix_nats[0], nan=-1.0)))
             evidence = {
-                "kl_mix_nats": digits(float(pool.kl_mix_nats[0, s])),
+                "kl_mix_nats": _digits(pool.kl_mix_nats[0, s]),
                 "kl_service_nats": _digits(pool.kl_service_nats[0, s]),
             }
             self._hold(t_s, ("workload_shift", -1, ""), "workload_shift", None, evidence)
         if fleet.any():
             self._fleet(t_s, tick, alarm, known, fleet, deploys)
-        self._nodes(t_s, tick, case, fleet, deploys, names, rank)
+        if alarm.any() or case.error_own.any():
+            self._nodes(t_s, tick, case, fleet, deploys, names, rank)
+        if tick.improved.any():
+            self._improved(t_s, tick, known, names)
+
+    def _improved(self, t_s: float, tick: BankTick, known: NDArray[np.bool_], names: list[str]) -> None:
         faster = self._most(tick.improved, known)
         if faster.any():
             self._hold(t_s, ("improvement", -1, ""), "improvement", None, {"series": _names(faster)})
@@ -115,6 +121,8 @@ class Findings:
 
     def close(self, t_s: float) -> list[Finding]:
         """Findings of this tick, sorted; conditions that did not hold lose their streak."""
+        if not self.streak and not self.told:
+            return []
         self.streak = {key: n for key, n in self.streak.items() if key in self._held}
         over_s = t_s - self.policy.caps.unfreeze_s
         self.told = {key: last for key, last in self.told.items() if last > over_s}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from detectors.bank import BankTick, SeriesBank
 from detectors.burn import BurnMeter
 from detectors.error_rate import ErrorRates
-from detectors.health import OK, Health
+from detectors.health import OK, Health, HealthTick
 from schemas.policy import PoolPolicy
 from streams.judge.decide import Breakers
 from streams.judge.deploys import Deploys
@@ -88,10 +88,11 @@ class Ticker:
     def close(self, slot_number: int, slot: Slot) -> TickOutput:
         """Close a tick."""
         t_s = (slot_number + 1) * self.tick_ns / 1e9
-        policy, breakers, findings = self.policy, self.breakers, self.findings
+        policy, breakers = self.policy, self.breakers
         names, rank = self.registry.names, self.registry.rank
         slot.grow(len(names))
-        self.health.requests(_seconds(slot.asked_ns), _seconds(slot.served_ns))
+        if slot.counts[ASKED].any():
+            self.health.requests(_seconds(slot.asked_ns), _seconds(slot.served_ns))
         state = self.health.judge(t_s, policy.health, policy.breaker.failure_window_s)
         eligible = state.expected & state.fresh
         hold = breakers.away | (state.code != OK) | state.fatal
@@ -104,44 +105,50 @@ class Ticker:
         case = self.rules.judge(slot, tick, error_alarm, contract_alarm, state, eligible)
         if slot.counts[PROBES_EXPLICIT].any():
             breakers.marked_probes = True
-        n_fresh = int(eligible.sum())
-        n_known = int(state.expected.sum())
+        n_fresh, n_known = int(eligible.sum()), int(state.expected.sum())
         if policy.inventory is not None:
             n_known = max(n_known, len(policy.inventory))
-        acted = breakers.act(t_s, case, slot, tick, self.health.fatal_s, eligible, n_fresh, n_known, names, rank)
-        self._tell(t_s, slot, tick, case, eligible, acted.capped, (n_fresh, n_known))
-        if acted.closed:
-            closed = np.zeros(len(names), np.bool_)
-            closed[acted.closed] = True
-            self.bank.reset_evidence(closed)
-            self.errors.forget(closed, baseline=False)
-            self.contract.forget(closed, baseline=False)
-            self.rules.forget(closed)
+        acted = breakers.act(t_s, case, slot, tick, self.health.fatal_s, state, n_known, names, rank)
+        self._tell(t_s, slot, tick, case, acted.capped, (n_fresh, n_known))
+        self._forget(t_s, case, acted.closed)
+        codes = self._codes(tick, case, state)
+        verdicts = self.voice.speak(t_s, codes, tick, case.total, self.errors.log_sr, names, rank)
+        windows = TickWindows.of(t_s, self.pool, names, codes, tick, case.total, self.voice.slo_s)
+        return TickOutput(t_s, self.pool, verdicts, windows, self.findings.close(t_s), acted.decisions, n_eligible=n_fresh)
+
+    def _codes(self, tick: BankTick, case: Case, state: HealthTick) -> NDArray[np.uint8]:
+        """Status of every series."""
+        self.seen |= tick.n_tick > 0
+        low = self.policy.breaker.min_requests
+        self.few = case.total < np.where(self.few, low, 0.5 * low)  # two levels: no flicker between them
+        asked = ~np.isnan(self.health.asked_s)
+        known = state.expected & ~np.isnan(self.health.heard_s)
+        return status_codes(tick, case.series_alarm, self.seen, state.code, case.error_alarm, self.few, asked, known)
+
+    def _forget(self, t_s: float, case: Case, closed: list[int]) -> None:
+        """After a breaker closed its evidence is over; some time after a deploy, so is the old baseline."""
+        if closed:
+            nodes = np.zeros(len(self.few), np.bool_)
+            nodes[closed] = True
+            self.bank.reset_evidence(nodes)
+            for rates in (self.errors, self.contract):
+                rates.forget(nodes, baseline=False)
+            self.rules.forget(nodes)
         rebased = self.deploys.due(t_s, self.registry.seats, case.hurt)
         if rebased is not None and rebased.any():
             self.bank.rebase(rebased)
-            self.errors.forget(rebased, baseline=True)
-            self.contract.forget(rebased, baseline=True)
-        self.seen |= tick.n_tick > 0
-        low = policy.breaker.min_requests
-        self.few = np.where(self.few, case.total < low, case.total < 0.5 * low)  # two levels: no flicker between them
-        asked = ~np.isnan(self.health.asked_s)
-        known = state.expected & ~np.isnan(self.health.heard_s)
-        codes = status_codes(tick, case.series_alarm, self.seen, state.code, error_alarm, self.few, asked, known)
-        verdicts = self.voice.speak(t_s, codes, tick, case.total, self.errors.log_sr, names, rank)
-        windows = TickWindows.of(t_s, self.pool, names, codes, tick, case.total, self.voice.slo_s)
-        return TickOutput(t_s, self.pool, verdicts, windows, findings.close(t_s), acted.decisions, n_eligible=n_fresh)
+            for rates in (self.errors, self.contract):
+                rates.forget(rebased, baseline=True)
 
-    def _tell(
-        self, t_s: float, slot: Slot, tick: BankTick, case: Case, eligible: NDArray[np.bool_], capped: dict[int, str],
-        fresh: tuple[int, int],
-    ) -> None:  # fmt: skip
+    def _tell(self, t_s: float, slot: Slot, tick: BankTick, case: Case, capped: dict[int, str], fresh: tuple[int, int]) -> None:
         findings, names, rank = self.findings, self.registry.names, self.registry.rank
         findings.drift(t_s, tick, case, self.deploys, names, rank)
-        evidence = {"bad": int(case.bad.sum()), "eligible": int(eligible.sum()), "fresh": fresh[0], "known": fresh[1]}
-        findings.actions(t_s, self.breakers.caps.cause, evidence, capped, names)
-        foreign = np.flatnonzero(slot.counts[KV])
-        findings.foreign_kv(t_s, foreign, slot.counts[KV], names)
+        cause = self.breakers.caps.cause
+        if cause is not None or capped:
+            evidence = {"bad": int(case.bad.sum()), "fresh": fresh[0], "known": fresh[1]}
+            findings.actions(t_s, cause, evidence, capped, names)
+        if slot.counts[KV].any():
+            findings.foreign_kv(t_s, np.flatnonzero(slot.counts[KV]), slot.counts[KV], names)
         if self.slis and self.burn.add(t_s, slot.slo_total, slot.slo_bad):
             findings.burn(t_s, self.burn.rates(), self.slis)
         self.accepted += slot.counts[ASKED]

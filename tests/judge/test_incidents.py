@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.telemetry import DeployEvent, GpuEvent
+from streams.judge import PoolJudge
 
 FAULT_AT = 600.0
 Judged = Callable[..., Any]
@@ -248,3 +249,29 @@ def test_after_a_deploy_the_new_normal_is_learnt_unless_users_are_hurt(judged: J
     assert {v.status for v in heard.verdicts if v.sli == "tpot_s" and v.t > kit.T0 + 1450} == {"OK"}
     hurt = judged(seconds=1500.0, extra=[deploy], faults=[kit.Fault("slow", range(4), FAULT_AT, strength=5.0)])
     assert "DEGRADED" in {v.status for v in hurt.verdicts if v.sli == "tpot_s" and v.t > kit.T0 + 1450}
+
+
+def test_a_node_that_leaves_while_open_does_not_use_up_the_cap(judged: Judged, kit: Any) -> None:
+    faults = [
+        kit.Fault("slow", [1], 300.0, strength=6.0),
+        kit.Fault("silent", [1], 360.0),
+        kit.Fault("slow", [2], 1400.0, strength=6.0),
+    ]
+    heard = judged(seconds=1500.0, faults=faults)
+    last = [d for d in heard.decisions if d.subject == "gpu-01"][-1]
+    assert (last.state, last.evidence["cause"]) == ("CLOSED", "gone")
+    assert last.t - kit.T0 < 360 + 600 + 300
+    assert heard.first_open_s("gpu-02") is not None
+
+
+def test_latencies_and_slo_scaled_together_change_no_decision(kit: Any) -> None:
+    faults = [kit.Fault("slow", [1], 300.0, 420.0, strength=6.0)]
+    seen = []
+    for factor in (1.0, 2.0):
+        traffic = kit.traffic(seconds=600.0, faults=faults)
+        traffic.batch.latency_s *= factor
+        policy = kit.policy(slo={"ttft_s": {"threshold": factor}, "e2e_s": {"threshold": 30.0 * factor}})
+        heard = kit.feed(PoolJudge(kit.POOL, policy, policy_version="v1"), traffic)
+        seen.append([(d.t, d.subject, d.state) for d in heard.decisions])
+    assert seen[0]
+    assert seen[0] == seen[1]
