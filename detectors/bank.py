@@ -74,7 +74,7 @@ class SeriesBank:
         self._closed: int | None = None
         self._log = Rows.none()
         self._last: BankTick | None = None
-        self._last_bad = False
+        self._last_held = np.zeros(0, np.bool_)
         self._last_filled = 0
         self._follow()
 
@@ -144,10 +144,8 @@ class SeriesBank:
         self._closed = slot
         held = np.concatenate([[False], hold])
         rows = Rows.join(self._open.pop(slot, []))
-        if self._last is not None and not (
-            len(rows) or turned or held.any() or self._last_bad or len(self._last.n) != self.n_nodes
-        ):
-            return self._last
+        if len(rows) == 0 and not turned and np.array_equal(held, self._last_held) and self._last is not None:
+            return self._again(self._last, slot)
         n_tick = self._raw(rows, slot)
         self._learn(rows, slot, held)
         known = rows.take(_any(state.learned[:, 1:m])[rows.node])
@@ -180,11 +178,16 @@ class SeriesBank:
             n_tick,
             alarms,
         )
-        self._last_bad = bool(alarms.bad.any())
-        # A tick without requests repeats this one as long as nothing else moves.
-        self._last = dataclasses.replace(tick, n_tick=np.zeros_like(tick.n_tick))
-        if tick.pool is not None:
-            self._last.pool = dataclasses.replace(tick.pool, n_tick=np.zeros_like(tick.pool.n_tick))
+        self._last, self._last_held = tick, held
+        return tick
+
+    def _again(self, last: BankTick, slot: int) -> BankTick:
+        """A tick without requests repeats the last one; only time goes on."""
+        since = self._state.drift_since[:, : self.n_nodes + 1]
+        drift_s = np.where(since >= 0, (slot + 1 - since) * self.tick_s, 0.0).T
+        tick = dataclasses.replace(last, n_tick=np.zeros_like(last.n_tick), drift_s=drift_s[1:])
+        if last.pool is not None:
+            tick.pool = dataclasses.replace(last.pool, n_tick=np.zeros_like(last.pool.n_tick), drift_s=drift_s[:1])
         return tick
 
     def _raw(self, rows: Rows, slot: int) -> NDArray[np.int64]:
@@ -283,11 +286,11 @@ class SeriesBank:
 
     def _turn(self, over: int) -> None:
         """Detection period `over` is complete."""
-        settings = self.detection
-        blocks.complete(self._state, self.n_nodes + 1, settings, over, self._block_s, self._scale)
-        drop = self._state.bad_block[:, 0] >= over - 1
-        self.model.turn(float(np.exp2(-self._block_s / settings.half_life_s)), drop)
-        self._follow()
+        state, settings = self._state, self.detection
+        keep = float(np.exp2(-self._block_s / settings.half_life_s))
+        learned = blocks.complete(state, self.n_nodes + 1, settings, over, self._block_s, self._scale)
+        if self.model.turn(keep, state.bad_block[:, 0] >= over - 1) or learned:
+            self._follow()
 
     # -- life ----
 

@@ -87,8 +87,8 @@ def add_wobble(state: BankState, sums: NDArray[np.int64], n: NDArray[np.integer]
     state.block_wobble[0, :, :m, 1] += weight.astype(np.float32)
 
 
-def learn_block(state: BankState, block: int, block_s: float, half_life_s: float, scale: Scale) -> None:
-    """The oldest block leaves the lag: it becomes baseline where nothing happened since it began.
+def learn_block(state: BankState, block: int, block_s: float, half_life_s: float, scale: Scale) -> bool:
+    """The oldest block leaves the lag: it becomes baseline where nothing happened since it began. True where it did.
 
     Args:
         state: Of the bank, changed in place.
@@ -99,6 +99,8 @@ def learn_block(state: BankState, block: int, block_s: float, half_life_s: float
     """
     keep = float(np.exp2(-block_s / half_life_s))
     leaving, sums = state.blocks[-1], state.block_sum[-1]
+    if not leaving.any() and not state.block_mix[-1].any():
+        return False
     n = leaving.sum(axis=-1, dtype=np.int64)
     good = state.learned & (state.bad_block < block + 1 - len(state.blocks))
     some = good & (n > 0)
@@ -114,6 +116,7 @@ def learn_block(state: BankState, block: int, block_s: float, half_life_s: float
     mixed = good.any(axis=0) & (state.block_mix[-1].sum(axis=-1) > 0)
     if mixed.any():
         _learn_mix(state, mixed, keep)
+    return bool(some.any() or mixed.any())
 
 
 def _learn_mix(state: BankState, rows: NDArray[np.bool_], keep: float) -> None:
@@ -158,7 +161,7 @@ def window(state: BankState, m: int, need: int) -> tuple[NDArray[np.int64], NDAr
     Returns:
         Counts by rank bin (4, m, BINS), sums of residual codes over the blocks (4, m), counts by stratum (m, S).
     """
-    counts, sums = state.blocks[0, :, :m].astype(np.int64), state.block_sum[0, :, :m].copy()
+    counts, sums = state.blocks[0, :, :m].astype(np.int64), state.block_sum[0, :, :m].astype(np.int64)
     mix = state.block_mix[0, :m].astype(np.int64)
     for older in range(1, len(state.blocks)):
         few = counts.sum(axis=-1) < need

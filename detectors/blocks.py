@@ -15,8 +15,8 @@ from schemas.policy import Detection
 __all__ = ["complete", "read_tails"]
 
 
-def complete(state: BankState, m: int, settings: Detection, over: int, block_s: float, scale: Scale) -> None:
-    """Completes block `over`; the state is changed in place.
+def complete(state: BankState, m: int, settings: Detection, over: int, block_s: float, scale: Scale) -> bool:
+    """Completes block `over`; the state is changed in place. True when a baseline has changed.
 
     Args:
         state: Of the bank.
@@ -27,8 +27,9 @@ def complete(state: BankState, m: int, settings: Detection, over: int, block_s: 
         scale: Of the pool's model.
     """
     _count_periods(state, m, settings)
-    baseline.learn_block(state, over, block_s, settings.half_life_s, scale)
+    learned = baseline.learn_block(state, over, block_s, settings.half_life_s, scale)
     baseline.turn_blocks(state, over, settings.min_samples, max(1, round(settings.longest_window_s / block_s)))
+    return learned
 
 
 def _count_periods(state: BankState, m: int, settings: Detection) -> None:
@@ -61,7 +62,8 @@ def read_tails(
         block_s: Length of a block, seconds.
         urgent: (4, m).
     """
-    turn = (np.arange(m) + slot) % per_block == 0
+    turn = state.next_read[:m] <= slot
+    state.next_read[:m][turn] = slot + per_block - (np.flatnonzero(turn) + slot) % per_block
     some = np.broadcast_to(turn, (SLIS, m)) | urgent
     sli, row = np.nonzero(some)
     counts = state.fine[sli, row]

@@ -48,7 +48,7 @@ def repaired_slo_s(
     return np.asarray(np.minimum(base_s * (1 + np.where(tightening, 0.0, gain * drift)), ceiling_s))
 
 
-def recalibrates(periods: NDArray[np.int64], alarm: NDArray[np.bool_], kl_periods: int) -> NDArray[np.bool_]:
+def recalibrates(periods: NDArray[np.integer], alarm: NDArray[np.bool_], kl_periods: int) -> NDArray[np.bool_]:
     """Where the tail threshold (never the baseline) is to be learned anew: `kl_periods` periods of drift that no alarm
     explains.
     """

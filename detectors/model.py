@@ -138,18 +138,20 @@ class PoolModel:
         parts = [np.bincount(key[sli][measured[sli]], minlength=rows * CODES) for sli in range(SLIS)]
         return np.stack(parts).reshape(SLIS, rows, CODES).astype(np.float32)
 
-    def turn(self, keep: float, drop: NDArray[np.bool_]) -> None:
-        """A block is over: the one before it is learned, unless the pool was in trouble.
+    def turn(self, keep: float, drop: NDArray[np.bool_]) -> bool:
+        """A block is over: the one before it is learned, unless the pool was in trouble. True when something was learned.
 
         Args:
             keep: What remains of older counts, 0 to 1.
             drop: bool (4,): SLIs whose pending counts are not to be believed.
         """
         self.pending[:, drop] = 0
-        if self.pending[1].any():
+        learned = bool(self.pending[1].any())
+        if learned:
             self._learn(self.pending[1], keep)
         self.pending[1] = self.pending[0]
         self.pending[0] = 0
+        return learned
 
     def teach(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> None:
         """Learns residuals at once: those of the learning phase."""
@@ -163,14 +165,15 @@ class PoolModel:
         for sli in range(SLIS):
             if not self.known[sli].any() and not fresh[sli].any() and total[sli].any():
                 fresh[sli, int(total[sli].argmax())] = True
+        width = np.broadcast_to(self.nats_per_code[:, None], fresh.shape)
         if fresh.any():
-            self.edges[fresh] = ranks.cut(self.hist[fresh])
+            self.edges[fresh] = ranks.cut(self.hist[fresh], width[fresh])
             self.known |= fresh
             self.table = ranks.bin_table(self.edges, self.known)
             share = np.cumsum(self.hist[fresh], axis=-1) / self.hist[fresh].sum(axis=-1, keepdims=True)
             self.centre[fresh] = (share < 0.5).sum(axis=-1)
-        width = np.broadcast_to(self.nats_per_code[:, None], self.known.shape)[self.known]
-        self.template[self.known] = ranks.templates(self.hist[self.known], self.edges[self.known], width, FAMILY)
+        known = self.known
+        self.template[known] = ranks.templates(self.hist[known], self.edges[known], width[known], FAMILY)
 
     def bins(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.uint8]:
         """Rank bin of each latency, (4, n); UNKNOWN_BIN where it cannot testify."""

@@ -30,7 +30,7 @@ class BankTick:
         threshold_s: Adaptive threshold of P99.9, NaN before there is one.
         tail_above: P99.9 is above the threshold, or the window holds more of the slowest requests than the baseline
             explains.
-        periods: Consecutive detection periods with KL above `kl_warn_nats`, int64.
+        periods: Consecutive detection periods with KL above `kl_warn_nats`, int32.
         drift_s: For how long the series has been in alarm, seconds; 0 when it is not.
         pool: The same for the pool as a whole, arrays (1, 4); None inside itself.
     """
@@ -55,7 +55,7 @@ class BankTick:
     p999_kind: NDArray[np.uint8]
     threshold_s: NDArray[np.float64]
     tail_above: NDArray[np.bool_]
-    periods: NDArray[np.int64]
+    periods: NDArray[np.int32]
     drift_s: NDArray[np.float64]
     pool: BankTick | None = None
 

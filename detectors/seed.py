@@ -32,7 +32,7 @@ def kl_nats(baseline: NDArray[Any], current: NDArray[Any]) -> NDArray[np.float64
     return np.where(current.sum(axis=-1) > 0, value, 0.0)
 
 
-def count_periods(periods: NDArray[np.int64], kl: NDArray[np.float64], threshold: float = KL_NATS) -> NDArray[np.int64]:
+def count_periods(periods: NDArray[np.integer], kl: NDArray[np.float64], threshold: float = KL_NATS) -> NDArray[np.int64]:
     """Consecutive periods above the threshold, after one more period (...).
 
     >>> import numpy as np

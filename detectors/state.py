@@ -19,6 +19,7 @@ SLIS = 4
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U32 = NDArray[np.uint32]
 U16 = NDArray[np.uint16]
@@ -35,6 +36,8 @@ class BankState:
 
     born: I64
     """(r,) Slot of a node's first request, -1 before."""
+    next_read: I64
+    """(r,) Slot from which the node's fine histograms may be read again."""
     seen: I64
     """(4, r) Samples since `born`."""
     learned: Bool
@@ -45,11 +48,11 @@ class BankState:
     """(4, r, BINS) Baseline counts by rank bin, exponentially forgotten."""
     base_sum: F64
     """(4, r) Sum of the residual codes of the same samples."""
-    base_s: F64
+    base_s: F32
     """(4, r) Seconds that the baseline has learned from."""
     log_z: F32
     """(4, r, FAMILY + TAIL_BINS) What `evidence.tilt` says of the series."""
-    wobble: F64
+    wobble: F32
     """(4, r, 4) Weighted sum of squared wobble and sum of weights, of ticks and of blocks."""
     slow: F32
     """(4, r, SLOWER) Shiryaev-Roberts statistics against slowdowns."""
@@ -59,21 +62,21 @@ class BankState:
     """(4, r) Last block in which the series alarmed or was held."""
     blocks: U32
     """(B, 4, r, BINS) Counts by rank bin."""
-    block_sum: I64
+    block_sum: I32
     """(B, 4, r) Sums of residual codes."""
     block_wobble: F32
     """(B, 4, r, 2) Tick wobble of the block: weighted sum of squares, weights."""
     long: U32
     """(2, 4, r, BINS) Two generations of counts for series too sparse for the blocks."""
-    long_since: I64
+    long_since: I32
     """(2, 4, r) Block in which a generation began."""
     fine: U16
     """(4, r, BUCKETS) Latency histogram since its last rotation."""
-    tail: F64
+    tail: F32
     """(4, r, 4) P99.9, its interval (seconds) and kind, of the last full histogram."""
     tail_level: F64
     """(4, r, 3) Mean and variance of log P99.9 of windows, and their weight."""
-    periods: I64
+    periods: I32
     """(4, r) Consecutive blocks with KL above the warning threshold."""
     drift_since: I64
     """(4, r) Slot at which the present alarm began, -1 without one."""
@@ -96,26 +99,27 @@ class BankState:
         series, b = (SLIS, rows), blocks
         return cls(
             born=np.full(rows, -1, np.int64),
+            next_read=np.zeros(rows, np.int64),
             seen=np.zeros(series, np.int64),
             learned=np.zeros(series, np.bool_),
             offset=np.zeros(series, np.float32),
             base=np.zeros((*series, BINS), np.float32),
             base_sum=np.zeros(series),
-            base_s=np.zeros(series),
+            base_s=np.zeros(series, np.float32),
             log_z=np.zeros((*series, len(FAMILY) + TAIL_BINS), np.float32),
-            wobble=np.zeros((*series, 4)),
+            wobble=np.zeros((*series, 4), np.float32),
             slow=np.zeros((*series, len(SLOWER)), np.float32),
             fast=np.zeros((*series, len(FASTER)), np.float32),
             bad_block=np.full(series, -1, np.int64),
             blocks=np.zeros((b, *series, BINS), np.uint32),
-            block_sum=np.zeros((b, *series), np.int64),
+            block_sum=np.zeros((b, *series), np.int32),
             block_wobble=np.zeros((b, *series, 2), np.float32),
             long=np.zeros((2, *series, BINS), np.uint32),
-            long_since=np.zeros((2, *series), np.int64),
+            long_since=np.zeros((2, *series), np.int32),
             fine=np.zeros((*series, BUCKETS), np.uint16),
-            tail=np.full((*series, 4), np.nan),
+            tail=np.full((*series, 4), np.nan, np.float32),
             tail_level=np.zeros((*series, 3)),
-            periods=np.zeros(series, np.int64),
+            periods=np.zeros(series, np.int32),
             drift_since=np.full(series, -1, np.int64),
             base_mix=np.zeros((rows, strata), np.float32),
             block_mix=np.zeros((b, rows, strata), np.uint32),
@@ -161,7 +165,7 @@ class BankState:
 
 
 _ROW_AXIS = {
-    "born": 0, "base_mix": 0, "recent_mix": 0, "mix": 0, "mix_wobble": 0, "block_mix": 1, "long_mix": 1, "blocks": 2,
+    "born": 0, "next_read": 0, "base_mix": 0, "recent_mix": 0, "mix": 0, "mix_wobble": 0, "block_mix": 1, "long_mix": 1, "blocks": 2,
     "block_sum": 2, "block_wobble": 2, "long": 2, "long_since": 2,
 }  # fmt: skip
 """Axis of the rows; 1 where not said."""
