@@ -13,6 +13,7 @@ import msgspec
 __all__ = [
     "BreakerState",
     "Decision",
+    "Direction",
     "Finding",
     "Mode",
     "Rejected",

@@ -4,6 +4,9 @@ Such rows are not requests: there are few, they come minutes apart, and each alr
 histograms of five seconds would learn nothing, so they are judged one after the other by `detectors.series`, in steps of their
 cadence (at least a minute; rows that come faster are averaged). They open no breaker: nothing says which requests, or how many,
 were hurt.
+
+Both directions count as DEGRADED here, with the direction said: a recording without outcomes cannot tell a service that became
+faster from one whose requests fail fast, and a mean that drops by a third within one row is far more often the second.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from detectors.series import VIEWS, SeriesDetector, SeriesSettings, SeriesTick
 from schemas.batch import LATENCY_SLIS, UNKNOWN_TOKENS, RequestBatch
 from schemas.outcome import Outcome
 from schemas.policy import PoolPolicy
-from schemas.results import Decision, Finding, Status, Verdict
+from schemas.results import Decision, Direction, Finding, Status, Verdict
 from schemas.telemetry import DeployEvent, to_ns
 from streams.framing import Framed, StateEvent
 
@@ -180,8 +183,7 @@ class SeriesJudge:
         tick = series.detector.update(np.array([slot]), np.array([value]))
         series.rows += 1
         odd = bool(tick.evidence_nats[0] > series.detector.threshold_nats)
-        above = bool(tick.above[0])
-        status: Status = "DEGRADED" if odd and above else "OK" if series.rows > self.settings.min_rows else "LEARNING"
+        status: Status = "DEGRADED" if odd else "OK" if series.rows > self.settings.min_rows else "LEARNING"
         if status != series.status or results.t - series.said_s >= SPEAK_S:
             series.status, series.said_s = status, results.t
             results.verdicts.append(self._verdict(results.t, node, sli, status, series.rows, tick, odd))
@@ -189,8 +191,8 @@ class SeriesJudge:
             surprise = {view: round(float(nats), 3) for view, nats in zip(VIEWS, tick.surprise_nats[0], strict=True)}
             results.findings.append(
                 Finding(
-                    t=results.t, pool=self.pool, finding="node_degradation" if above else "improvement", node=node,
-                    evidence={"sli": sli, "value_s": value, "surprise_nats": surprise},
+                    t=results.t, pool=self.pool, finding="node_degradation", node=node,
+                    evidence={"sli": sli, "value_s": value, "direction": _direction(tick), "surprise_nats": surprise},
                 )
             )  # fmt: skip
 
@@ -198,6 +200,10 @@ class SeriesJudge:
         slo = self.policy.slo.get(sli)  # type: ignore[call-overload]  # LATENCY_SLIS are the keys
         return Verdict(
             t=t, pool=self.pool, node=node, sli=sli, status=status, n=n,
-            direction="none" if not odd else "slower" if tick.above[0] else "faster",
+            direction=_direction(tick) if odd else "none",
             evidence=None if status == "LEARNING" else float(np.exp(tick.evidence_nats[0])), slo_s=slo.threshold if slo else None,
         )  # fmt: skip
+
+
+def _direction(tick: SeriesTick) -> Direction:
+    return "slower" if tick.above[0] else "faster"
