@@ -26,7 +26,7 @@ def test_a_slow_node_is_opened_soon_and_alone(judged: Judged, kit: Any, nodes: i
     assert "node_degradation" in heard.words()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_healthy_fleet_is_left_alone(judged: Judged, seed: int) -> None:
     heard = judged(nodes=5, rate=6.0, seconds=1200.0, seed=100 + seed)
     assert heard.decisions == []
@@ -163,7 +163,7 @@ def test_a_foreign_kv_slot_is_a_root_cause_and_a_hard_fault(judged: Judged, kit:
 
 
 def test_a_slow_rise_over_an_hour_is_seen(judged: Judged, kit: Any) -> None:
-    heard = judged(seconds=4500.0, rate=4.0, faults=[kit.Fault("drift", [2], FAULT_AT, strength=4.0)])
+    heard = judged(nodes=3, seconds=3300.0, rate=4.0, faults=[kit.Fault("drift", [2], FAULT_AT, strength=4.0)])
     first = next(f for f in heard.findings if f.finding == "node_degradation")
     assert first.node == "gpu-02"
     assert first.t - kit.T0 < FAULT_AT + 2400  # about one request in twenty misses its SLO by then
@@ -246,9 +246,9 @@ def test_after_a_deploy_the_new_normal_is_learnt_unless_users_are_hurt(judged: J
     heard = judged(policy=kit.policy(ttft_s=8.0), seconds=1500.0, extra=[deploy], faults=slower)
     assert {f.finding for f in heard.findings} == {"deploy_regression"}
     assert {v.status for v in heard.verdicts if v.sli == "tpot_s" and v.t == kit.T0 + 1205} == {"LEARNING"}
-    assert {v.status for v in heard.verdicts if v.sli == "tpot_s" and v.t > kit.T0 + 1450} == {"OK"}
+    assert {v.status for v in heard.verdicts if v.sli == "tpot_s" and v.t > kit.T0 + 1400} == {"OK"}
     hurt = judged(seconds=1500.0, extra=[deploy], faults=[kit.Fault("slow", range(4), FAULT_AT, strength=5.0)])
-    assert "DEGRADED" in {v.status for v in hurt.verdicts if v.sli == "tpot_s" and v.t > kit.T0 + 1450}
+    assert "DEGRADED" in {v.status for v in hurt.verdicts if v.sli == "tpot_s" and v.t > kit.T0 + 1400}
 
 
 def test_a_node_that_leaves_while_open_does_not_use_up_the_cap(judged: Judged, kit: Any) -> None:
