@@ -231,9 +231,12 @@ class WorkerProcess:
 
     async def _end(self) -> None:
         """Give partitions up with a last snapshot, leave the groups, close everything; no step keeps the others from it."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        running = {task for task in self._tasks if not task.done()}
+        for _ in range(5):  # libraries have been seen to swallow a cancellation that meets a timeout of theirs
+            for task in running:
+                task.cancel()
+            if running:
+                _, running = await asyncio.wait(running, timeout=0.3)
         steps: list[Callable[[], Awaitable[Any]]] = [*self._releases, *(app.stop for app in self._apps), *self._closers[::-1]]
         end = asyncio.get_running_loop().time() + _STOP_S
         for step in steps:

@@ -2,19 +2,18 @@
 
 aiokafka and Faust can end up alive and useless: no assignment after a failed SyncGroup, a fetch loop that is stuck, a handler
 that never returns. Health pages do not see that. Progress does: an end offset that moves while ours does not, or no assignment
-while messages wait that nobody commits. Both for two session timeouts. While the broker does not answer there is nothing to
-judge by.
+while messages wait that nobody commits, for two session timeouts. A worker that catches up serves its partitions in turn, so
+there a single partition has ten times as long. While the broker does not answer there is nothing to judge by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
-from typing import TypeVar
 
 __all__ = ["Observation", "Watchdog"]
 
-P = TypeVar("P")
+_PATIENCE = 10
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,15 @@ class Observation:
     waiting: Set[str] = frozenset()
 
 
+@dataclass(slots=True)
+class _Standing:
+    """A partition with messages waiting: its offset, since when it has that, and since when nothing excuses it."""
+
+    offset: int
+    since_s: float
+    alone_since_s: float
+
+
 class Watchdog:
     """Call `look` about once a second.
 
@@ -49,8 +57,10 @@ class Watchdog:
         self._stuck_s = max(2 * session_timeout_s, 5.0)
         self._idle_s = self._stuck_s + 2 * commit_every_s
         self._clock_s = clock_s
-        self._own: dict[str, tuple[int, float]] = {}  # partition: (our offset, since when it stands with messages waiting)
-        self._group: dict[str, tuple[int, float]] = {}
+        self._own: dict[str, _Standing] = {}
+        self._group: dict[str, _Standing] = {}
+        self._moved_s = clock_s()
+        self._before: dict[str, int] = {}
 
     def look(self, seen: Observation) -> str | None:
         """Why the process should end now, or None."""
@@ -60,32 +70,34 @@ class Watchdog:
             self._group.clear()
             return None
         own = {p: seen.done.get(p, 0) for p in seen.assigned if p not in seen.waiting}
-        for partition, since in _standing(self._own, own, seen.ends, now).items():
-            if now - since >= self._stuck_s:
+        if own != self._before:
+            self._moved_s, self._before = now, own
+        _update(self._own, own, seen.ends, now)
+        catching_up = now - self._moved_s < self._stuck_s and len(self._own) > 1
+        for partition, standing in self._own.items():
+            if catching_up:
+                standing.alone_since_s = now
+            if now - standing.alone_since_s >= self._stuck_s or now - standing.since_s >= _PATIENCE * self._stuck_s:
                 return (
-                    f"{partition} stands at offset {own[partition]} while its end is {seen.ends[partition]}, "
-                    f"for {now - since:.0f} s"
+                    f"{partition} stands at offset {standing.offset} while its end is {seen.ends[partition]}, "
+                    f"for {now - standing.since_s:.0f} s"
                 )
         if seen.assigned:
             self._group.clear()
             return None
-        for partition, since in _standing(self._group, dict(seen.committed), seen.ends, now).items():
-            if now - since >= self._idle_s:
-                return f"no partition is assigned to this worker and nobody commits {partition}, for {now - since:.0f} s"
+        _update(self._group, seen.committed, seen.ends, now)
+        for partition, standing in self._group.items():
+            if now - standing.since_s >= self._idle_s:
+                return (
+                    f"no partition is assigned to this worker and nobody commits {partition}, for {now - standing.since_s:.0f} s"
+                )
         return None
 
 
-def _standing(
-    memory: dict[str, tuple[int, float]], offsets: Mapping[str, int], ends: Mapping[str, int], now: float
-) -> dict[str, float]:
-    """Since when each partition stands still although messages wait; updates `memory`."""
-    for gone in memory.keys() - offsets.keys():
+def _update(memory: dict[str, _Standing], offsets: Mapping[str, int], ends: Mapping[str, int], now: float) -> None:
+    """Keep in `memory` the partitions where messages wait; one whose offset moved begins anew."""
+    for gone in [p for p in memory if p not in offsets or offsets[p] >= ends.get(p, 0)]:
         del memory[gone]
-    standing = {}
     for partition, offset in offsets.items():
-        before = memory.get(partition)
-        if offset >= ends.get(partition, 0) or before is None or before[0] != offset:
-            memory[partition] = (offset, now)
-        else:
-            standing[partition] = before[1]
-    return standing
+        if offset < ends.get(partition, 0) and (partition not in memory or memory[partition].offset != offset):
+            memory[partition] = _Standing(offset, now, now)

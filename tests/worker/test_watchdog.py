@@ -82,3 +82,28 @@ def test_assignment_that_comes_in_time_resets(dog: Watchdog, clock: Clock) -> No
     assert run(dog, clock, 70, assigned=False) is None
     assert run(dog, clock, 10, done=10) is None
     assert run(dog, clock, 70, assigned=False) is None
+
+
+def test_partition_that_waits_for_its_turn_among_others_has_more_time_but_not_for_ever(dog: Watchdog, clock: Clock) -> None:
+    def look(other_done: int) -> str | None:
+        clock.now += 1.0
+        return dog.look(
+            Observation(
+                assigned={"t[0]", "t[1]"}, ends={"t[0]": 10, "t[1]": 10_000}, done={"t[0]": 3, "t[1]": other_done}, committed={}
+            )
+        )
+
+    assert all(look(other_done=i) is None for i in range(150)), "the other one catches up"
+    reasons = [look(other_done=150 + i) for i in range(100)]
+    assert any(r is not None and "t[0] stands at offset 3" in r for r in reasons)
+
+
+def test_partition_that_stands_while_the_others_are_done_is_stuck(dog: Watchdog, clock: Clock) -> None:
+    reason = None
+    for i in range(25):
+        clock.now += 1.0
+        ends = {"t[0]": 10, "t[1]": 100 + i}
+        seen = Observation(assigned={"t[0]", "t[1]"}, ends=ends, done={"t[0]": 3, "t[1]": 100 + i}, committed={})
+        reason = reason or dog.look(seen)
+    assert reason is not None
+    assert reason.startswith("t[0] stands")
