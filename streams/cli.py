@@ -18,6 +18,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: dict[str, str] = {
     "demo": "streams.commands.demo",
     "replay": "streams.commands.replay",
+    "compare": "streams.commands.compare",
     "simulate": "streams.commands.simulate",
     "policy": "streams.commands.policy",
     "worker": "streams.commands.worker",
@@ -25,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "topics": "streams.commands.topics",
     "migrate": "streams.commands.migrate",
     "explain": "streams.commands.explain",
+    "acl": "streams.commands.acl",
     "bench": "streams.commands.bench",
 }
 """Command name to module; a module has `run`, or a typer `app` when it has sub-commands."""
