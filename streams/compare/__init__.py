@@ -1,0 +1,1 @@
+"""Two recordings held against each other: quantiles, error ratios and SLO attainment, with intervals and tolerances."""
