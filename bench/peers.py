@@ -51,14 +51,16 @@ def _alarms(detector: drift.ADWIN | drift.PageHinkley | drift.KSWIN, values: Flo
 
 
 def half_space_trees(values: Floats) -> Floats:
-    """River HalfSpaceTrees on the value and the two before it, scaled to [0, 1] as it asks (Tan, Ting, Liu, IJCAI 2011)."""
+    """River HalfSpaceTrees on the value scaled to [0, 1], as it asks (Tan, Ting, Liu, IJCAI 2011), default settings.
+
+    With the difference, the deviation from a moving mean, more trees or a longer window it scores the same or less.
+    """
     scaler = preprocessing.MinMaxScaler()
-    trees = anomaly.HalfSpaceTrees(n_trees=10, height=8, window_size=250, seed=1)
+    trees = anomaly.HalfSpaceTrees(seed=1)
     scores = np.zeros(len(values))
-    for i in range(len(values)):
-        row = {"a": float(values[i]), "b": float(values[max(i - 1, 0)]), "c": float(values[max(i - 2, 0)])}
-        scaler.learn_one(row)
-        row = scaler.transform_one(row)
+    for i, x in enumerate(values.tolist()):
+        scaler.learn_one({"x": x})
+        row = scaler.transform_one({"x": x})
         scores[i] = trees.score_one(row)
         trees.learn_one(row)
     return scores

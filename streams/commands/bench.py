@@ -15,6 +15,7 @@ from schemas.policy_faults import did_you_mean
 __all__ = ["BENCHES", "run"]
 
 BENCHES = {
+    "breaker": "bench.breaker",
     "nab": "bench.nab",
     "microsoft": "bench.microsoft",
 }
