@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from schemas.policy_extra import Extra
+
 __all__ = ["Breaker", "Budget", "Caps", "Detection", "Health", "PoolPolicy", "Slo"]
 
 Positive = Annotated[float, Field(gt=0)]
@@ -66,6 +68,9 @@ class Detection(_Section):
     """The baseline learns a window only after this long without an alarm, seconds."""
     max_strata: Count = 16
     """Request strata (prompt length x cache hit x adapter) per pool."""
+    extra: tuple[Extra, ...] = ()
+    """Further detectors of the library river, for example {river: drift.ADWIN, on: mean_log_latency, delta: 0.002}: shown in
+    verdicts, they open no breaker."""
 
 
 class Health(_Section):

@@ -103,6 +103,8 @@ def explain(error: ErrorDetails, path: tuple[str | int, ...]) -> str:
         if other and other != dotted:
             return f"unknown setting {dotted!r}, it has another place, did you mean '{other}'?"
         return f"unknown setting {dotted!r}, nothing would read it, {did_you_mean(name, known)}"
+    if kind == "extra_detector":
+        return f"{dotted}: {ctx['text']}"
     if kind == "missing":
         return f"{dotted} is missing, it has no default, add it"
     if kind == "literal_error":

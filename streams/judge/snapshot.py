@@ -50,6 +50,7 @@ def dump_judge(judge: PoolJudge) -> bytes:
         "rules": ticker.rules.dump(),
         "breakers": ticker.breakers.dump(),
         "findings": ticker.findings.dump(),
+        "extra": None if ticker.extra is None else ticker.extra.dump(),
         "voice": [ticker.voice.said.tobytes(), ticker.voice.said_s.tobytes()],
         "arrays": [a.tobytes() for a in (ticker.seen, ticker.few, ticker.refused, ticker.accepted)],
     }
@@ -94,6 +95,8 @@ def load_judge(raw: bytes, make: Callable[[str], PoolJudge]) -> PoolJudge:
         ticker.rules.grow(n)
     ticker.breakers.load(state["breakers"])
     ticker.findings.load(state["findings"])
+    if ticker.extra is not None:
+        ticker.extra.load(state.get("extra"), n)
     said, said_s = state["voice"]
     ticker.voice.said = np.frombuffer(said, np.uint8).reshape(n, -1).copy()
     ticker.voice.said_s = np.frombuffer(said_s).reshape(n, -1).copy()

@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 from detectors.bank import BankTick, SeriesBank
 from detectors.burn import BurnMeter
 from detectors.error_rate import ErrorRates
+from detectors.extra import waiting
 from detectors.health import OK, Health, HealthTick
 from schemas.policy import PoolPolicy
 from streams.judge.decide import Breakers
 from streams.judge.deploys import Deploys
+from streams.judge.extra import ExtraDetectors
 from streams.judge.findings import Findings
 from streams.judge.registry import Registry
 from streams.judge.results import TickOutput
@@ -56,6 +58,7 @@ class Ticker:
         self.breakers = Breakers(pool, policy, policy_version, epoch, generation)
         self.findings = Findings(pool, policy)
         self.voice = Voice(pool, policy)
+        self.extra = ExtraDetectors(policy) if detection.extra else None
         self.seen = np.empty((0, 4), np.bool_)
         self.few = np.empty(0, np.bool_)
         self.refused = np.empty(0, np.int64)
@@ -68,6 +71,8 @@ class Ticker:
             self.bank.add_node()
         for part in (self.errors, self.contract, self.health, self.rules, self.breakers, self.voice):
             part.grow(n)
+        if self.extra is not None:
+            self.extra.grow(n)
         self.seen = np.concatenate([self.seen, np.zeros((more, 4), np.bool_)])
         self.few = np.append(self.few, np.ones(more, np.bool_))
         self.refused = np.append(self.refused, np.zeros(more, np.int64))
@@ -101,6 +106,8 @@ class Ticker:
         error_alarm = self.errors.update(slot.counts[TOTAL], slot.counts[ERRORS], hold)
         contract_alarm = self.contract.update(slot.counts[TOTAL], slot.counts[FAILURES], hold)
         hold |= error_alarm | contract_alarm  # no baseline is learnt from requests that fail
+        if self.extra is not None:
+            self.extra.tick(slot, waiting(self.bank, slot_number))
         tick = self.bank.close(slot_number, hold)
         case = self.rules.judge(slot, tick, error_alarm, contract_alarm, state, eligible)
         if slot.counts[PROBES_EXPLICIT].any():
@@ -113,6 +120,8 @@ class Ticker:
         self._forget(t_s, case, acted.closed)
         codes = self._codes(tick, case, state)
         verdicts = self.voice.speak(t_s, codes, tick, case.total, self.errors.log_sr, names, rank)
+        if self.extra is not None:
+            self.extra.show(verdicts, self.registry.seats)
         windows = TickWindows.of(t_s, self.pool, names, codes, tick, case.total, self.voice.slo_s)
         return TickOutput(t_s, self.pool, verdicts, windows, self.findings.close(t_s), acted.decisions, n_eligible=n_fresh)
 
@@ -139,6 +148,8 @@ class Ticker:
             self.bank.rebase(rebased)
             for rates in (self.errors, self.contract):
                 rates.forget(rebased, baseline=True)
+            if self.extra is not None:
+                self.extra.forget(rebased)
 
     def _tell(self, t_s: float, slot: Slot, tick: BankTick, case: Case, capped: dict[int, str], fresh: tuple[int, int]) -> None:
         findings, names, rank = self.findings, self.registry.names, self.registry.rank
