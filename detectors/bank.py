@@ -163,8 +163,9 @@ class SeriesBank:
             clean = ~_any(alarms.bad[:, 1:])[known.node]
             self.model.observe(residuals.codes[:, clean], residuals.measured[:, clean], residuals.places[clean])
             self._last_filled = block
-        urgent = alarms.log_evidence > self._log_a / 2
-        blocks.read_tails(state, m, self.detection, slot, self._per_block, self._block_s, urgent)
+        if len(rows):
+            urgent = alarms.log_evidence > self._log_a / 2
+            blocks.read_tails(state, m, self.detection, slot, self._per_block, self._block_s, urgent)
         tick = report(
             state,
             m,
@@ -230,7 +231,8 @@ class SeriesBank:
     def _follow(self) -> None:
         """Recomputes what follows from the model and the baselines."""
         state = self._state
-        weight = self.model.weights(state.base_mix[0])
+        recent = state.block_mix[:2, 0].sum(axis=0)
+        weight = self.model.weights(recent if recent.sum() >= self.detection.min_samples else state.base_mix[0])
         self._scale = self.model.scale(weight)
         self._log_shapes, state.log_z[:] = evidence.tilt(self.model.shapes(weight), state.base)
 
@@ -243,7 +245,8 @@ class SeriesBank:
         cap = float(np.exp(self._log_a + _CAP_NATS))
         happened = learned & (counts.sum(axis=-1) > 0)
         if happened.any():
-            band = baseline.band_nats(state, m, self.detection.wobble_floor_ratio, self._scale)
+            scale = self._scale.at_least_under(self.model.weights(mixes[0]))
+            band = baseline.band_nats(state, m, self.detection.wobble_floor_ratio, scale)
             log_p = evidence.log_likelihood(counts, self._log_shapes, state.log_z[:, :m])
             null, where = evidence.band_null(log_p, band)
             null += evidence.tail_allowance(counts, where, self._log_shapes, state.log_z[:, :m])

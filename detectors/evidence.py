@@ -43,7 +43,7 @@ SLOWER_WEIGHTS: NDArray[np.float64] = np.array([3.0 if FAMILY[i][0] < 0.1 else 1
 TAIL_TOLERANCE = 2.0
 _GRID: NDArray[np.float32] = np.array((0.0, *_STEPS), np.float32)
 _ABS_SHIFTS: NDArray[np.float32] = np.abs(_SHIFTS).astype(np.float32)
-_MAX_LOG = 60.0
+_MAX_LOG = 40.0
 
 
 def log_threshold(ticks_per_day: float, false_alarms_per_day: float) -> float:

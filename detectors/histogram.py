@@ -78,10 +78,13 @@ def add(counts: NDArray[Any], series: NDArray[Any], values_s: NDArray[np.float32
         counts: (S, BUCKETS), any unsigned integer type, C-contiguous.
         series: Row of `counts` of each value (n,). Order is free; rows grouped by series are faster (fewer cache misses).
         values_s: Seconds, float32 (n,), without NaN.
+
+    Raises:
+        ValueError: `counts` is not C-contiguous.
     """
+    if not counts.flags.c_contiguous:
+        raise ValueError("counts must be C-contiguous: flattened it would be a copy, and nothing would be counted")
     flat = counts.reshape(-1)
-    if flat.base is None and flat is not counts:
-        raise ValueError("counts must be C-contiguous, or its reshape is a copy and nothing would be counted")
     index = series.astype(np.intp)
     index *= BUCKETS
     index += bucket_of(values_s)

@@ -19,23 +19,34 @@ from detectors.state import SLIS
 
 __all__ = ["PoolModel", "Scale"]
 
-_STRATUM_SAMPLES = 200
+_STRATUM_SAMPLES = 30
 """Samples of a stratum before it may testify."""
+_BORROWED = 100.0
+"""Samples' worth of the shape of all strata in each."""
+_PLACE_PRIOR = 25.0
+"""Samples' worth of the place of all strata in each."""
 _TABLES = ("row_of", "coefficients", "per_octave", "hist", "pending", "known", "edges", "centre", "table", "template")
 
 
 class Scale(NamedTuple):
-    """Of an SLI, float64 (4,) each.
+    """Of each SLI, float64.
 
     Attributes:
-        width: Of a residual code in log-latency, nats.
-        spread: Standard deviation of residuals within strata, nats.
-        place: Variance of the pool's expectation under the usual mix, nats squared.
+        width: Of a residual code in log-latency, nats (4,).
+        spread: Standard deviation of residuals within strata, nats (4,).
+        variance: Of the place of each stratum, nats squared (4, R).
+        place: Variance of the expectation under a mix of strata, nats squared (4,).
     """
 
     width: NDArray[np.float64]
     spread: NDArray[np.float64]
+    variance: NDArray[np.float64]
     place: NDArray[np.float64]
+
+    def at_least_under(self, weight: NDArray[np.float64]) -> Scale:
+        """With the larger of its own variance of the expectation and that under the mix `weight` (4, R)."""
+        known = weight[:, : self.variance.shape[1]]  # strata first seen in this tick have no variance, nor a say
+        return self._replace(place=np.maximum(self.place, (np.square(known) * self.variance).sum(axis=1)))
 
 
 class PoolModel:
@@ -166,14 +177,31 @@ class PoolModel:
             if not self.known[sli].any() and not fresh[sli].any() and total[sli].any():
                 fresh[sli, int(total[sli].argmax())] = True
         width = np.broadcast_to(self.nats_per_code[:, None], fresh.shape)
+        shape, centre = self._borrowed()
         if fresh.any():
-            self.edges[fresh] = ranks.cut(self.hist[fresh], width[fresh])
+            self.centre[fresh] = centre[fresh]
+            self.edges[fresh] = ranks.cut(shape[fresh], width[fresh])
             self.known |= fresh
             self.table = ranks.bin_table(self.edges, self.known)
-            share = np.cumsum(self.hist[fresh], axis=-1) / self.hist[fresh].sum(axis=-1, keepdims=True)
-            self.centre[fresh] = (share < 0.5).sum(axis=-1)
         known = self.known
-        self.template[known] = ranks.templates(self.hist[known], self.edges[known], width[known], FAMILY)
+        self.template[known] = ranks.templates(shape[known], self.edges[known], width[known], FAMILY)
+
+    def _borrowed(self) -> tuple[NDArray[np.float64], NDArray[np.int16]]:
+        """Counts of each stratum helped out with the shape of all, moved to its place, and that place: (4, R, CODES), (4, R).
+
+        The place is the stratum's median, drawn towards that of all: the expectation explains most of the difference.
+        """
+        hist = self.hist.astype(np.float64)
+        total = hist.sum(axis=-1)
+        median = _median(hist)
+        pooled = hist.sum(axis=1)
+        middle = _median(pooled)
+        place = np.rint((total * median + _PLACE_PRIOR * middle[:, None]) / (total + _PLACE_PRIOR)).astype(np.int64)
+        share = pooled / np.maximum(pooled.sum(axis=-1, keepdims=True), 1.0)
+        moved = np.arange(CODES) - (place - middle[:, None])[..., None]
+        inside = (moved >= 0) & (moved < CODES)
+        shifted = np.take_along_axis(np.broadcast_to(share[:, None], hist.shape), np.clip(moved, 0, CODES - 1), axis=-1)
+        return hist + _BORROWED * np.where(inside, shifted, 0.0), place.astype(np.int16)
 
     def bins(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.uint8]:
         """Rank bin of each latency, (4, n); UNKNOWN_BIN where it cannot testify."""
@@ -211,4 +239,10 @@ class PoolModel:
         total = np.where(self.known, self.hist.sum(axis=-1, dtype=np.float64), 0.0)
         variance = self.variance()
         spread = np.sqrt((variance * total**2).sum(axis=-1) / np.maximum(total.sum(axis=-1), 1e-9))
-        return Scale(self.nats_per_code, spread, (np.square(weight) * variance).sum(axis=1))
+        return Scale(self.nats_per_code, spread, variance, (np.square(weight) * variance).sum(axis=1))
+
+
+def _median(hist: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Median code, (...)."""
+    upto = np.cumsum(hist, axis=-1)
+    return np.asarray((upto < upto[..., -1:] / 2).sum(axis=-1))

@@ -164,10 +164,8 @@ class BankState:
             array[(slice(None),) * axis + (rows,)] = new
 
 
-_ROW_AXIS = {
-    "born": 0, "next_read": 0, "base_mix": 0, "recent_mix": 0, "mix": 0, "mix_wobble": 0, "block_mix": 1, "long_mix": 1, "blocks": 2,
-    "block_sum": 2, "block_wobble": 2, "long": 2, "long_since": 2,
-}  # fmt: skip
+_ROW_AXIS = dict.fromkeys(("born", "next_read", "base_mix", "recent_mix", "mix", "mix_wobble"), 0)
+_ROW_AXIS |= dict.fromkeys(("blocks", "block_sum", "block_wobble", "long", "long_since"), 2)
 """Axis of the rows; 1 where not said."""
 
 

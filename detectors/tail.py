@@ -103,7 +103,8 @@ def _empirical(
     rank = np.ceil((1 - _P) * n - 1e-9)
     half = _Z95 * np.sqrt(_P * (1 - _P) * n)
     value, low, high = (
-        histogram.VALUES_S[histogram.bucket_at(counts, octaves, np.clip(r, 1, n))] for r in (rank, rank - half, rank + half)
+        histogram.VALUES_S[histogram.bucket_at(counts, octaves, np.clip(r, 1, n))]
+        for r in (rank, np.floor(rank - half), np.ceil(rank + half))
     )
     high = np.where(rank + half > n, np.maximum(fitted_high, high), high)
     return np.stack([value, low, high, np.full(len(n), float(EMPIRICAL))], axis=1)
