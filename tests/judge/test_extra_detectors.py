@@ -45,7 +45,7 @@ def test_they_open_and_change_nothing(kit: Any) -> None:
 
 def test_without_them_verdicts_are_as_before(kit: Any) -> None:
     heard = kit.feed(judge(kit, []), kit.traffic(nodes=2, seconds=60.0))
-    assert b"extra" not in b"".join(encode_line(v) for v in heard.verdicts)
+    assert b'"extra":' not in b"".join(encode_line(v) for v in heard.verdicts)
 
 
 @pytest.mark.parametrize("at_s", [203.0, 320.0])
@@ -74,4 +74,4 @@ def test_other_channels_after_a_restart_start_anew(kit: Any) -> None:
     assert said
     assert all(set(extra) == {"drift.DummyDriftDetector:mean_log_latency"} for extra in said)
     gone = PoolJudge.restore(one.snapshot(), kit.policy(), policy_version="w")
-    assert b"extra" not in b"".join(encode_line(v) for v in kit.feed(gone, rest).verdicts)
+    assert b'"extra":' not in b"".join(encode_line(v) for v in kit.feed(gone, rest).verdicts)
