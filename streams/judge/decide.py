@@ -51,7 +51,7 @@ class Breakers:
         epoch, generation: First parts of the version of each decision.
 
     Attributes:
-        away: Nodes that are open, half-open or forced open, bool (N,); those not closed in any sense are `unsettled`.
+        away: Nodes that are open, half-open or forced open, bool (N,).
     """
 
     def __init__(self, pool: str, policy: PoolPolicy, policy_version: str, epoch: int, generation: int) -> None:

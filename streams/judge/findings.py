@@ -66,7 +66,7 @@ class Findings:
             self._hold(t_s, ("workload_shift", -1, ""), "workload_shift", None, evidence)
         if fleet.any():
             self._fleet(t_s, tick, alarm, known, fleet, deploys)
-        if alarm.any() or case.error_own.any():
+        if alarm.any() or case.error_own.any() or case.hard.any():
             self._nodes(t_s, tick, case, fleet, deploys, names, rank)
         if tick.improved.any():
             self._improved(t_s, tick, known, names)
@@ -169,7 +169,8 @@ class Findings:
         rank: NDArray[np.intp],
     ) -> None:  # fmt: skip
         alone = case.series_alarm & ~case.shared & ~(fleet & ~case.own)
-        nodes = np.flatnonzero(alone.any(axis=1) | case.error_own)
+        hard = case.stalled | case.fatal  # a foreign KV slot has a finding of its own
+        nodes = np.flatnonzero(alone.any(axis=1) | case.error_own | hard)
         for node in nodes[np.argsort(rank[nodes])].tolist():
             deploy = deploys.before(t_s, names[node])
             word = self._word("node_degradation", node, deploy is not None)
@@ -180,7 +181,7 @@ class Findings:
             evidence = evidence_of(case, tick, node, self.policy)
             if deploy is not None:
                 evidence |= {"deploy": deploy.what, "deployed_s_ago": digits(t_s - deploy.t_s)}
-            self._hold(t_s, key, word, names[node], evidence)
+            self._hold(t_s, key, word, names[node], evidence, ticks=1 if hard[node] else None)
 
     def _word(self, word: str, node: int, deployed: bool) -> str:
         """What began as a deploy's regression stays one when its watch is over."""

@@ -126,6 +126,8 @@ def test_a_stalled_node_is_opened_and_an_idle_one_is_not(judged: Judged, kit: An
     assert opened <= FAULT_AT + 40
     assert {v.status for v in heard.verdicts if v.node == "gpu-02" and v.t > kit.T0 + FAULT_AT + 60} == {"IDLE"}
     assert any(v.status == "STALLED" and v.node == "gpu-01" for v in heard.verdicts)
+    stall = next(f for f in heard.findings if f.finding == "node_degradation")
+    assert (stall.node, stall.evidence["hard_fault"]) == ("gpu-01", ["stalled"])
 
 
 def test_a_silent_node_is_stale_and_never_opened(judged: Judged, kit: Any) -> None:
