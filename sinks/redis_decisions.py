@@ -25,6 +25,7 @@ from schemas.contract import Entry, Head, build, encode
 from schemas.errors import ConfigError, SchemaError, SinkBackpressure, SinkRejected
 from schemas.redis_keys import PoolKeys
 from schemas.results import Decision, Mode, encode_line
+from schemas.signing import Signer
 from sinks.redis_library import check_library, ensure_library
 
 __all__ = ["DecisionSink", "Fenced", "OverCap", "connect"]
@@ -70,6 +71,7 @@ class DecisionSink:
         load_library: Load the function library when it is missing; needs a user with the right to. False leaves that to an
             administrator (`slodrift migrate`).
         now_ms: The writer's clock, Unix milliseconds; the default starts at the wall clock and never jumps.
+        signer: Signs heads, for hosts that trust signed ones alone.
 
     Attributes:
         now_ms: The same; entries must be dated with it.
@@ -83,10 +85,12 @@ class DecisionSink:
         *,
         load_library: bool = True,
         now_ms: Callable[[], int] | None = None,
+        signer: Signer | None = None,
     ) -> None:
         self._redis = redis
         self._fleet = fleet
         self._load_library = load_library
+        self._signer = signer
         self.now_ms = now_ms or _steady_ms()
         self._pools: dict[str, _Pool] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -188,7 +192,10 @@ class DecisionSink:
         gone = sorted(state.written.difference(state.subjects))
         key_list = [keys.head, keys.snap, keys.log, *map(keys.subject, (*state.subjects, *gone))]
         pending = list(state.pending)
-        args = [encode(state.head), state.snapshot, keys.doorbell, *(part for pair in pending for part in pair)]
+        head = encode(state.head)
+        if self._signer is not None:
+            head = self._signer.sign("slodrift-head-v1", head)
+        args = [head, state.snapshot, keys.doorbell, *(part for pair in pending for part in pair)]
         try:
             reply = await self._call(len(key_list), *key_list, *args)
         except NoPermissionError as exc:

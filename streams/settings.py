@@ -59,6 +59,9 @@ class Settings(BaseSettings):
     idle_s: float = Field(15.0, ge=1.0)
     """A pool of which nothing came for so long, with nothing left to read, goes on by the wall clock, seconds."""
 
+    signing_key_file: Path | None = None
+    """Private Ed25519 key (PEM) that the judge signs heads with; None leaves them unsigned."""
+
     redis_url: SecretStr = SecretStr("redis://localhost:6379/0")
     clickhouse_dsn: SecretStr = SecretStr("clickhouse://default@localhost:8123/slodrift")
     """`clickhouse://user:password@host:port/database` (HTTP; `clickhouses://` with TLS) or `chdb:///folder`."""

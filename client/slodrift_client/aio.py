@@ -41,11 +41,22 @@ class AsyncBreakerClient(Gate):
         pool_sizes: Mapping[str, int] | None = None,
         host: str | None = None,
         hosts: Sequence[str] | None = None,
+        public_keys: Sequence[bytes | str | os.PathLike[str]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
-        super().__init__(fleet, pools, limits=limits, pool_sizes=pool_sizes, host=host, hosts=hosts, clock=clock, rng=rng)
+        super().__init__(
+            fleet,
+            pools,
+            limits=limits,
+            pool_sizes=pool_sizes,
+            host=host,
+            hosts=hosts,
+            public_keys=public_keys,
+            clock=clock,
+            rng=rng,
+        )
         folder = None if state_dir is None else Path(state_dir)
         self._reader = Reader(self._views, self._counters, state_dir=folder, clock=clock, wall=wall, rng=self._rng)
         self._own = isinstance(redis_or_url, str)

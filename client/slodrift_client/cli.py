@@ -33,8 +33,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             pool_sizes=dict(_size(word) for word in args.pool_size),
             host=args.host,
             hosts=args.hosts.split(",") if args.hosts else None,
+            public_keys=args.public_key or None,
         )
-    except (ValueError, OSError) as exc:
+    except (ValueError, OSError, ImportError) as exc:
         parser.error(str(exc))
     where = {"uds": args.bind.removeprefix("unix:")} if args.bind.startswith("unix:") else _host_port(parser, args.bind)
     print(f"slodrift-client: answering on {args.bind} for {', '.join(args.pool)}", file=sys.stderr, flush=True)
@@ -57,6 +58,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--redis-url-file", type=Path, help="file with the address of Redis, instead of SLODRIFT_REDIS_URL")
     add("--state-dir", type=Path, help="folder of last-known-good states, for a start without Redis")
     add("--pool-size", action="append", default=[], metavar="POOL=N", help="nodes of a pool by your own configuration")
+    add(
+        "--public-key",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="heads must be signed with it; the current key, then the next",
+    )
     add("--host", help="name of this host, for the choice of probing hosts [the host name]")
     add("--hosts", help="names of all hosts of the pools, with commas; without, each probes at the plan's rate")
     return parser

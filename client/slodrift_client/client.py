@@ -46,6 +46,8 @@ class BreakerClient(Gate):
         pool_sizes: Nodes of a pool by this host's own configuration; a population that claims more widens no cap.
         host: Name of this host, for the choice of probing hosts.
         hosts: All hosts of the pools; None lets every host probe at the plan's rate.
+        public_keys: PEM (bytes, or paths of files) of the keys that heads must be signed with, the current one first and then
+            the next; None takes unsigned ones. Needs the extra `signing`.
         clock: Monotonic seconds.
         wall: Unix seconds.
         rng: For jitter.
@@ -63,11 +65,22 @@ class BreakerClient(Gate):
         pool_sizes: Mapping[str, int] | None = None,
         host: str | None = None,
         hosts: Sequence[str] | None = None,
+        public_keys: Sequence[bytes | str | os.PathLike[str]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
-        super().__init__(fleet, pools, limits=limits, pool_sizes=pool_sizes, host=host, hosts=hosts, clock=clock, rng=rng)
+        super().__init__(
+            fleet,
+            pools,
+            limits=limits,
+            pool_sizes=pool_sizes,
+            host=host,
+            hosts=hosts,
+            public_keys=public_keys,
+            clock=clock,
+            rng=rng,
+        )
         folder = None if state_dir is None else Path(state_dir)
         self._reader = Reader(self._views, self._counters, state_dir=folder, clock=clock, wall=wall, rng=self._rng)
         self._own = isinstance(redis_or_url, str)

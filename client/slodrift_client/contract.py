@@ -51,7 +51,8 @@ class Refused(Exception):
     """A head or snapshot that must not be applied; what was applied before stays.
 
     Args:
-        reason: Stable word, used as a counter: bad_head, bad_snapshot, foreign, mismatch, rollback, conflict, over_cap.
+        reason: Stable word, used as a counter: bad_head, bad_snapshot, foreign, mismatch, rollback, conflict, over_cap,
+            unsigned, unknown_key, bad_signature.
         detail: One sentence for people.
     """
 

@@ -8,6 +8,7 @@ thread that reads Redis hangs or died.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import socket
 import time
@@ -18,6 +19,7 @@ from typing import Any
 from slodrift_client.answers import Decision, PoolStatus, Status
 from slodrift_client.contract import Entry, State
 from slodrift_client.probes import Lease, ProbeSlots, chosen
+from slodrift_client.signature import HeadKeys
 from slodrift_client.view import Held, Limits, PoolView, Pulse
 
 __all__ = ["Counters", "Gate"]
@@ -51,6 +53,8 @@ class Gate:
         pool_sizes: Nodes of a pool by this host's own configuration.
         host: Name of this host, for the choice of probing hosts.
         hosts: All hosts of the pool; None lets every host probe at the plan's rate.
+        public_keys: PEM (bytes, or paths of files) of the keys that heads must be signed with, the current one first and then
+            the next; None takes unsigned ones.
         clock: Monotonic seconds.
         rng: For jitter and for shedding by ratio.
     """
@@ -64,6 +68,7 @@ class Gate:
         pool_sizes: Mapping[str, int] | None = None,
         host: str | None = None,
         hosts: Sequence[str] | None = None,
+        public_keys: Sequence[bytes | str | os.PathLike[str]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
@@ -74,8 +79,9 @@ class Gate:
         self._host = host or socket.gethostname()
         self._hosts = None if hosts is None else tuple(hosts)
         sizes = pool_sizes or {}
+        keys = None if public_keys is None else HeadKeys(public_keys)
         self._views = {
-            pool: PoolView(fleet, pool, limits or Limits(), pool_size=sizes.get(pool), rng=self._rng) for pool in pools
+            pool: PoolView(fleet, pool, limits or Limits(), pool_size=sizes.get(pool), rng=self._rng, keys=keys) for pool in pools
         }
         self._only = pools[0] if len(pools) == 1 else None
         self._blocked: dict[Any, Held] = {}

@@ -1,8 +1,9 @@
 """What a host believes about one pool: the last state that passed every check, and how old it is.
 
 Pure: bytes and monotonic times in, no I/O and no clock of its own. A state is replaced whole or not at all. Old states are
-refused by (generation, epoch, sequence, heartbeat), which only grows. Age is the time since the heartbeat last advanced, so no
-clocks need to agree and a frozen head grows old like a missing one. What is not heard of any more ends by itself.
+refused by (place of the signing key, generation, epoch, sequence, heartbeat), which only grows. Age is the time since the
+heartbeat last advanced, so no clocks need to agree and a frozen head grows old like a missing one. What is not heard of any more
+ends by itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from slodrift_client.contract import Entry, Head, Refused, State, parse_head, parse_snapshot
+from slodrift_client.signature import HeadKeys
 
 __all__ = ["FRESH_S", "STALE_S", "Held", "Limits", "PoolView", "Pulse", "Source"]
 
@@ -90,6 +92,7 @@ class PoolView:
         limits: Caps of this host.
         pool_size: Nodes of the pool by the host's own configuration; a population that claims more does not widen the cap.
         rng: Draws each entry's share of the ramp.
+        keys: Heads must be signed with one of them; None takes any head.
 
     Attributes:
         head: Of the state that is believed; None before the first.
@@ -100,8 +103,9 @@ class PoolView:
     """
 
     def __init__(
-        self, fleet: str, pool: str, limits: Limits, *, pool_size: int | None = None, rng: random.Random | None = None
-    ) -> None:
+        self, fleet: str, pool: str, limits: Limits, *, pool_size: int | None = None, rng: random.Random | None = None,
+        keys: HeadKeys | None = None,
+    ) -> None:  # fmt: skip
         self.fleet = fleet
         self.pool = pool
         self.limits = limits
@@ -114,7 +118,9 @@ class PoolView:
         self.from_file = False
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, keeps no secret
         self._pulse = Pulse(float("-inf"))
-        self._newest = (-1, -1, -1, -1)
+        self._keys = keys
+        self._verified: tuple[bytes, int] = (b"", 0)
+        self._newest = (-1, -1, -1, -1, -1)
 
     def offer_head(self, raw: bytes, now: float) -> bool:
         """Take a head in. True when it names a state that is new here: then `offer` head and snapshot together.
@@ -122,14 +128,14 @@ class PoolView:
         Raises:
             Refused: And nothing changed.
         """
-        head = parse_head(raw, self.fleet, self.pool)
-        self._check_order(head)
+        rank, head = self._trusted(raw)
+        self._check_order(rank, head)
         if self.head is None or head.version != self.head.version:
             return True
-        if (*head.version, head.hb) > self._newest:
+        if (rank, *head.version, head.hb) > self._newest:
             if self.age_s(now) > STALE_S:  # what had ended here for want of news would come back: as if it were new
                 self._check_caps(head, [held.entry for held in self.held.values()], now)
-            self._advance(head, now)
+            self._advance(head, now, rank)
         return False
 
     def offer(self, raw_head: bytes, raw_snapshot: bytes, now: float, *, file_age_s: float | None = None) -> None:
@@ -144,18 +150,18 @@ class PoolView:
         Raises:
             Refused: And nothing changed.
         """
-        head = parse_head(raw_head, self.fleet, self.pool)
-        self._check_order(head)
-        if (*head.version, head.hb) == self._newest:
+        rank, head = self._trusted(raw_head)
+        self._check_order(rank, head)
+        if (rank, *head.version, head.hb) == self._newest:
             return
         entries = parse_snapshot(raw_snapshot, head)
         self._check_caps(head, entries, now)
-        self.install(head, entries, now, file_age_s or 0.0)
+        self.install(head, entries, now, file_age_s or 0.0, rank)
         if file_age_s is not None:
             self.from_file = True
             self._pulse.advanced_at = now - STALE_S
 
-    def install(self, head: Head, entries: Iterable[Entry], now: float, spent_s: float = 0.0) -> None:
+    def install(self, head: Head, entries: Iterable[Entry], now: float, spent_s: float = 0.0, rank: int = 0) -> None:
         """Make this the state without asking whether it may be; `spent_s` of the time until its ends is over."""
         held: dict[str, Held] = {}
         for entry in entries:
@@ -168,7 +174,7 @@ class PoolView:
                 ends_at = now + (entry.not_after_ms - head.issued_ms) / 1000 - spent_s
             held[entry.subject] = Held(entry, self._pulse, ends_at, self._rng.uniform(0.0, RAMP_S))
         self.held = MappingProxyType(held)
-        self._advance(head, now)
+        self._advance(head, now, rank)
 
     def age_s(self, now: float) -> float:
         """Seconds since the heartbeat last advanced; infinite before the first state."""
@@ -192,16 +198,22 @@ class PoolView:
         self.refused[refusal.reason] = self.refused.get(refusal.reason, 0) + 1
         self.last_refusal = str(refusal)
 
-    def _check_order(self, head: Head) -> None:
-        order = (*head.version, head.hb)
+    def _trusted(self, raw: bytes) -> tuple[int, Head]:
+        """The head, once its signature is verified; heads are read twice, and verifying is the dear part."""
+        if self._keys is not None and raw != self._verified[0]:
+            self._verified = raw, self._keys.rank(raw)
+        return self._verified[1], parse_head(raw, self.fleet, self.pool)
+
+    def _check_order(self, rank: int, head: Head) -> None:
+        order = (rank, *head.version, head.hb)
         if order < self._newest:
             raise Refused("rollback", f"{order} after {self._newest}")
         if self.head is not None and head.version == self.head.version and head.snap_sha256 != self.head.snap_sha256:
             raise Refused("conflict", f"two states of version {head.version}")
 
-    def _advance(self, head: Head, now: float) -> None:
+    def _advance(self, head: Head, now: float, rank: int) -> None:
         self.head = head
-        self._newest = (*head.version, head.hb)
+        self._newest = (rank, *head.version, head.hb)
         self._pulse.advanced_at = now
         self.from_file = False
         self.last_refusal = ""

@@ -16,6 +16,7 @@ import structlog
 from faust.types import TP
 
 from schemas.errors import SlodriftError, SourceError
+from schemas.signing import load_signer
 from schemas.topics import DEADLETTER, DECISIONS, FINDINGS, FRAMES, SNAPSHOTS, WINDOWS
 from sinks.clickhouse import ClickHouse, ClickHouseWriter
 from sinks.migrate import migrate
@@ -88,12 +89,24 @@ class WorkerProcess:
         except SourceError:
             return  # stopped before there was anything to do
         try:
-            await self._start(counts, ready)
+            await self._unless_stopped(self._start(counts, ready))
             await self._stopping.wait()
         finally:
             await self._end()
         if self._fatal is not None:
             raise SlodriftError(self._fatal)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await `work`, but leave it when the process is to end: joining a group can take as long as a session."""
+        task, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                await task
+        finally:
+            for pending in (task, stopping):
+                pending.cancel()
+            await asyncio.wait([task, stopping], timeout=1.0)
 
     def _give_up(self, reason: str) -> None:
         if self._fatal is None:
@@ -136,7 +149,10 @@ class WorkerProcess:
         view = BrokerView(settings, settings.judge_group, partitions)
         self._closers.append(view.close)
         blind_s = max(settings.kafka_session_timeout_s, 5.0)
-        redis = DecisionSink(connect(settings.redis_url.get_secret_value()), settings.fleet)
+        signer = None if settings.signing_key_file is None else load_signer(settings.signing_key_file)
+        if signer is not None:
+            log.info("heads are signed", key_id=signer.key_id)
+        redis = DecisionSink(connect(settings.redis_url.get_secret_value()), settings.fleet, signer=signer)
         self._closers.append(redis.close)
         projector = Projector(redis, may_speak=lambda: view.silent_s() < blind_s)
         outputs = Outputs(producer, counts, projector)
