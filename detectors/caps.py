@@ -99,8 +99,8 @@ def step_freeze(state: CapState, t_s: float, n_eligible: int, n_bad: int, n_fres
         pass  # nothing is ever opened here
     elif n_bad >= 2 and n_bad > caps.freeze_share * n_eligible:
         cause = "correlated"
-    elif n_known and n_fresh < caps.min_fresh_ratio * n_known:
-        cause = "telemetry"
+    elif n_known - n_fresh >= 2 and n_fresh < caps.min_fresh_ratio * n_known:
+        cause = "telemetry"  # one silent node is a node that died; two of a few hint at the way the telemetry takes
     if cause is not None:
         if state.frozen_since_s is None:
             return msgspec.structs.replace(state, frozen_since_s=t_s, cause=cause, normal_since_s=None)

@@ -135,7 +135,7 @@ class Caps(_Section):
     freeze_share: Ratio = 0.30
     """More than this share of eligible nodes bad at once freezes opens: the cause is shared."""
     min_fresh_ratio: Ratio = 0.85
-    """Telemetry fresh from fewer nodes than this freezes opens."""
+    """Telemetry fresh from fewer nodes than this freezes opens, if at least two are silent."""
     unfreeze_s: Positive = 120.0
 
 
