@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "demo": "streams.commands.demo",
     "replay": "streams.commands.replay",
     "compare": "streams.commands.compare",
+    "tune": "streams.commands.tune",
     "simulate": "streams.commands.simulate",
     "policy": "streams.commands.policy",
     "worker": "streams.commands.worker",
@@ -27,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "migrate": "streams.commands.migrate",
     "explain": "streams.commands.explain",
     "acl": "streams.commands.acl",
+    "audit": "streams.commands.audit",
     "bench": "streams.commands.bench",
 }
 """Command name to module; a module has `run`, or a typer `app` when it has sub-commands."""
