@@ -239,8 +239,9 @@ class WorkerProcess:
         while True:
             await asyncio.sleep(0.5)
             for app in self._apps:
-                if app.crashed or app.should_stop:
-                    self._give_up(f"the worker of group {app.conf.id} crashed: {app.crash_reason!r}")
+                failure = app.transport.failure or app.crash_reason
+                if failure is not None or app.crashed or app.should_stop:
+                    self._give_up(f"the consumer of group {app.conf.id} has ended: {type(failure).__name__}: {failure}")
                     return
 
     # -- end -------------------------------------------------------------------------------------------------------------------

@@ -180,6 +180,9 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
         except asyncio.CancelledError:
             if not self.app.should_stop:
                 raise
+        except Exception as exc:
+            self.transport.failure = exc  # Faust would leave a worker that fetches nothing; whoever watches ends it
+            raise
 
     async def _deliver(self, records: Mapping[TP, list[FetchBatch]], active: set[TP] | None) -> None:
         generation = self.app.consumer_generation_id
@@ -260,6 +263,9 @@ class BatchTransport(driver.Transport):  # type: ignore[misc]
         ledger: What may be committed.
         fetch_max_wait_ms: How long the broker may hold a fetch that has nothing to give.
         max_in_flight_bytes: Bytes fetched and not yet handled above which nothing more is fetched.
+
+    Attributes:
+        failure: What ended the fetching, if anything did.
     """
 
     Consumer = BatchConsumer
@@ -276,6 +282,7 @@ class BatchTransport(driver.Transport):  # type: ignore[misc]
         check_faust()
         super().__init__(url, app)
         self.ledger = ledger
+        self.failure: Exception | None = None
         self.fetch_max_wait_ms = fetch_max_wait_ms
         self.max_in_flight_bytes = max_in_flight_bytes
 

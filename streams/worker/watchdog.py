@@ -55,7 +55,7 @@ class Watchdog:
 
     def __init__(self, session_timeout_s: float, commit_every_s: float, clock_s: Callable[[], float]) -> None:
         self._stuck_s = max(2 * session_timeout_s, 5.0)
-        self._idle_s = self._stuck_s + 2 * commit_every_s
+        self._idle_s = self._stuck_s + 2 * commit_every_s + 10.0  # others may be joining, restoring, or new
         self._clock_s = clock_s
         self._own: dict[str, _Standing] = {}
         self._group: dict[str, _Standing] = {}
