@@ -134,7 +134,7 @@ def test_a_silent_node_is_stale_and_never_opened(judged: Judged, kit: Any) -> No
     heard = judged(seconds=780.0, faults=[kit.Fault("silent", [0], FAULT_AT)])
     assert heard.decisions == []
     assert any(v.status == "STALE" and v.node == "gpu-00" for v in heard.verdicts)
-    assert heard.words() == {"frozen"}
+    assert heard.words() == set(), "one silent node of four holds nothing back"
 
 
 def test_telemetry_lost_from_two_fifths_of_the_nodes_opens_nothing(judged: Judged, kit: Any) -> None:
