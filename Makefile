@@ -20,7 +20,7 @@ check: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.dev
-	$(BIN)/slodrift bench
+	$(BIN)/slodrift bench breaker --quick
 
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)

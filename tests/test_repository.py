@@ -120,14 +120,27 @@ def test_make_targets_in_documents_exist(document: str) -> None:
             assert set(line.split()[1:]) <= targets, f"{document}: {line}"
 
 
+def test_make_runs_commands_that_exist() -> None:
+    lines = re.findall(r"^\t\$\(BIN\)/(slodrift .*)$", text_of(ROOT / "Makefile"), re.MULTILINE)
+    assert {"slodrift demo"} < set(lines)
+    for line in lines:
+        check_command(line, "Makefile")
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_slodrift_commands_in_documents_exist(document: str) -> None:
     for line in commands_of(document):
-        if not (match := re.search(r"(?:^|/|\| )slodrift ([a-z]+)(.*)", line)):
+        check_command(line, document)
+
+
+def check_command(line: str, document: str) -> None:
+    """A line that starts a command of ours names one that exists, with options that exist."""
+    for command in line.split(" | "):
+        if not (match := re.search(r"(?:^|/)slodrift ([a-z]+)(.*)", command)):
             continue
-        name, rest = match[1], match[2].split("|")[0].split(">")[0].split()
+        name, rest = match[1], match[2].split(">")[0].split()
         assert name in COMMANDS, f"{document}: {line}"
-        text = help_of(name, rest[0]) if rest and re.fullmatch(r"[a-z]+", rest[0]) else help_of(name)
+        text = (help_of(name, rest[0]) if rest and re.fullmatch(r"[a-z]+", rest[0]) else "") or help_of(name)
         for option in (word.split("=")[0] for word in rest if word.startswith("--")):
             assert option in text, f"{document}: {line}: no {option}"
 
