@@ -22,6 +22,9 @@ from schemas.results import Decision
 __all__ = ["EpochRecord", "LogReader", "LogState", "encode_epoch", "fold", "read_partition"]
 
 
+_MAX_KNOWN = 100_000
+
+
 class EpochRecord(msgspec.Struct, tag_field="kind", tag="epoch", kw_only=True, frozen=True):
     """A new owner of a partition; its offset is the epoch."""
 
@@ -82,19 +85,21 @@ class LogState:
         epoch: Highest epoch, -1 without any.
         live: Newest decision of every subject that is not closed, by pool and (scope, subject).
         version: Version of the newest decision, by pool.
-        known: Identities (tx) of all decisions read.
+        known: Identities (tx) of the newest decisions read, oldest first.
         unreadable: Records that are no decisions; they were passed over.
     """
 
     epoch: int = -1
     live: dict[str, dict[tuple[str, str], Decision]] = field(default_factory=dict)
     version: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)
+    known: dict[str, None] = field(default_factory=dict)
     unreadable: int = 0
 
     def apply(self, decision: Decision) -> None:
         """Take one decision in; one that was held back by the cap changed nothing."""
-        self.known.add(decision.tx)
+        self.known[decision.tx] = None
+        if len(self.known) > _MAX_KNOWN:  # far more than are decided between two snapshots
+            del self.known[next(iter(self.known))]
         self.version[decision.pool] = max(decision.version, self.version.get(decision.pool, (0, 0, 0)))
         if decision.capped:
             return

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.frame import EventFrame, FrameHeader, RequestFrame
-from schemas.telemetry import DeployEvent, GpuEvent, NodeEvent
+from schemas.telemetry import StateEvent
 
 __all__ = ["WINDOW", "DuplicateFilter"]
 
@@ -63,7 +63,7 @@ class DuplicateFilter:
         self.duplicates += n - int(fresh.sum())
         return fresh
 
-    def events(self, frame: EventFrame) -> Sequence[NodeEvent | GpuEvent | DeployEvent]:
+    def events(self, frame: EventFrame) -> Sequence[StateEvent]:
         """The events that are new."""
         if not frame.offsets or frame.header.origin is None:
             return frame.events if self._new_frame(frame.header, len(frame.events)) else []

@@ -207,6 +207,7 @@ class JudgeAgent:
                 return  # what follows is read again
             metrics.FRAMES.inc(step.frames)
             metrics.ROWS.inc(step.rows)
+            metrics.DUPLICATES.inc(step.duplicates)
             await self._outputs.publish(owned, step)
             if chunk[-1].offset > max(owned.state.poison, default=-1):
                 tenure.failures = 0  # frames behind the poisonous ones are judged again

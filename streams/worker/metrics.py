@@ -6,6 +6,7 @@ from prometheus_client import Counter, Gauge
 
 __all__ = [
     "DEAD_LETTERS", "DECISIONS", "DUPLICATES", "FRAMES", "JUDGE_FAILURES", "LOST_RECORDS", "PARTITIONS", "REFUSED_APPENDS",
+    "REJECTED",
     "ROWS", "ROWS_ARCHIVED", "SINK_RETRIES", "SNAPSHOT_BYTES", "TICKS",
 ]  # fmt: skip
 
@@ -14,6 +15,7 @@ ROWS = Counter("slodrift_rows", "Requests judged")
 TICKS = Counter("slodrift_ticks", "Ticks closed, all pools")
 DECISIONS = Counter("slodrift_decisions", "Decisions appended to the log", ["state"])
 DUPLICATES = Counter("slodrift_duplicates", "Rows and events that were delivered before")
+REJECTED = Counter("slodrift_rejected", "Events that the judge did not use", ["reason"])
 DEAD_LETTERS = Counter("slodrift_dead_letters", "Dead letters written", ["stage", "reason"])
 JUDGE_FAILURES = Counter("slodrift_judge_failures", "Batches at which a judge raised an exception")
 LOST_RECORDS = Counter("slodrift_lost_records", "Records that were gone from the log before they were judged")

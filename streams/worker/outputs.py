@@ -85,6 +85,8 @@ class Outputs:
 
     async def _history(self, partition: int, output: TickOutput) -> None:
         key = output.pool.encode()
+        for reason, count in output.rejected.items():
+            metrics.REJECTED.labels(reason).inc(count)
         if output.windows is not None:
             value = encode_windows(output.pool, round(output.t * 1000), output.windows.columns())
             await self._append(WINDOWS.name, value, key, partition)

@@ -58,6 +58,7 @@ class Step:
     dead: list[DeadLetter] = field(default_factory=list)
     frames: int = 0
     rows: int = 0
+    duplicates: int = 0
     pools: set[str] = field(default_factory=set)
     """Pools that something arrived for."""
 
@@ -94,7 +95,7 @@ class JudgePartition:
 
     def step(self, records: Sequence[Record]) -> Step:
         """Feed records that follow on `next_offset` and close the ticks whose time has come."""
-        step = Step()
+        step, before = Step(), self.duplicates.duplicates + self.duplicates.too_old
         for record in records:
             if record.offset in self.poison:
                 step.dead.append(self._letter(record, "judge", "poison", self.poison[record.offset]))
@@ -113,6 +114,7 @@ class JudgePartition:
             elif (batch := self._rows(frame, record, step)) is not None:
                 step.rows += len(batch)
                 judge.requests(batch)
+        step.duplicates = self.duplicates.duplicates + self.duplicates.too_old - before
         came_ms = max(record.timestamp for record in records)
         for pool in sorted(step.pools):
             judge = self.pools[pool]
