@@ -18,6 +18,8 @@ from streams.labels import load_labels
 from streams.replay import Judge, Replay
 from streams.replay_compare import Tally
 from streams.replay_report import RejectFile, print_results, print_summary, warnings_of
+from streams.report_html import write_report
+from streams.report_trace import PoolTrace, TracedJudge
 from streams.series import SeriesJudge
 from streams.sources.inputs import Inputs
 from streams.sources.merge import Slice
@@ -37,6 +39,7 @@ def run(
     ] = None,
     against: Annotated[str | None, typer.Option(help="Another policy file, to compare with: both judge the same events.")] = None,
     labels: Annotated[str | None, typer.Option(help="Labelled incidents, to score the policy against.")] = None,
+    out: Annotated[str | None, typer.Option(help="Write a report here: one HTML file with charts of every series.")] = None,
     rejects: Annotated[str | None, typer.Option(help="Write every refused event with its bytes here (JSON lines).")] = None,
 ) -> None:
     """Judge recorded telemetry, with time from the events; the same input and policy give the same output."""
@@ -47,7 +50,8 @@ def run(
     slice_s, lateness_s = min(map(slice_s_of, both)), max(map(lateness_s_of, both))
     with ExitStack() as stack:
         refused = stack.enter_context(RejectFile(rejects))
-        replay = Replay(judges_of(chosen, inputs), slice_s, lateness_s, refused.add)
+        traces: dict[str, PoolTrace] | None = None if out is None else {}
+        replay = Replay(judges_of(chosen, inputs, traces), slice_s, lateness_s, refused.add)
         tally = Tally(chosen.source, chosen.version, incidents)
         slices = inputs.slices(slice_s, lateness_s)
         rival = None
@@ -61,6 +65,8 @@ def run(
             else:
                 print_results(results)
             summary = _summary(replay, inputs, tally, rival)
+            if out is not None and traces is not None:
+                write_report(out, summary, chosen, [traces[pool] for pool in sorted(traces)], files)
             if as_json:
                 _write_json([summary])
             else:
@@ -73,14 +79,21 @@ def run(
         print(f"slodrift: {warning}", file=sys.stderr)
 
 
-def judges_of(policy: Policy, inputs: Inputs) -> Callable[[str, PoolRows], Judge]:
-    """Makes the judge of a pool under `policy`: of requests, or of an aggregated series if that is what `inputs` hold."""
+def judges_of(policy: Policy, inputs: Inputs, traces: dict[str, PoolTrace] | None = None) -> Callable[[str, PoolRows], Judge]:
+    """Makes the judge of a pool under `policy`: of requests, or of an aggregated series if that is what `inputs` hold.
+
+    With `traces`, judges of requests leave theirs there.
+    """
 
     def judge_for(pool: str, rows: PoolRows) -> Judge:
         settings = policy.for_pool(pool)
         if pool in inputs.cadence_s:
             return SeriesJudge(pool, settings, inputs.cadence_s[pool])
-        return PoolJudge(pool, settings, policy_version=policy.version)
+        judge = PoolJudge(pool, settings, policy_version=policy.version)
+        if traces is None:
+            return judge
+        traces[pool] = PoolTrace(pool, settings)
+        return TracedJudge(judge, traces[pool])
 
     return judge_for
 
