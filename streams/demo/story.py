@@ -102,11 +102,11 @@ class Story:
 
     def _drift(self) -> None:
         def degraded() -> Series | None:
-            """The strongest of the bad series, once one has evidence of its own, or the breaker has opened for another reason."""
+            """The strongest of the bad series, once its window has filled again, or the breaker has opened for another reason."""
             bad = [row for (node, _), row in self.results.series.items() if node == self.node and row.status in _BAD]
-            best = max(bad, key=lambda row: (bool(row.alarm), _number(row.log_evidence - row.log_threshold)), default=None)
+            best = max(bad, key=_strength, default=None)
             opened = any(d.subject == self.node for d in self.results.decisions)
-            return best if best is not None and (best.alarm or opened) else None
+            return best if best is not None and (_strength(best) > _NO_STRENGTH or opened) else None
 
         row = self.results.wait(degraded, f"a bad verdict about {self.node}", self.deadlines.drift_s, self.check)
         text = f"{self.node} {row.sli} is {row.status}"
@@ -131,9 +131,7 @@ class Story:
         self.results.wait(answer, f"allow({self.node!r}) turning {expected}", self.deadlines.told_s, self.check)
         behind_s = time.time() - decision.t
         word = "allowed" if expected else "refused"
-        self.narrator.say(
-            word, f"client.allow({self.node!r}) is {expected}, {behind_s:.1f} s after the end of the deciding tick"
-        )
+        self.narrator.say(word, f"client.allow({self.node!r}) is {expected}, {behind_s:.1f} s after the end of the deciding tick")
 
     def _traffic_leaves(self) -> None:
         def left() -> tuple[int, int] | None:
@@ -152,8 +150,14 @@ class Story:
         self.narrator.say("obeyed", f"{here} of the last {everywhere} requests went to {self.node}")
 
 
-def _number(value: float) -> float:
-    return -math.inf if math.isnan(value) else float(value)
+_NO_STRENGTH = (False, -math.inf)
+
+
+def _strength(row: Series) -> tuple[bool, float]:
+    """How much a series says by itself. The corrected KL of a handful of samples is below zero and tells nobody anything."""
+    if not row.alarm or math.isnan(row.kl_nats) or row.kl_nats <= 0:
+        return _NO_STRENGTH
+    return True, float(row.log_evidence - row.log_threshold)
 
 
 def _tail(row: Series) -> str:
