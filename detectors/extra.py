@@ -2,7 +2,8 @@
 
 They are shown and decide nothing. A detector's state is not saved, it is made again: every value a detector has seen since it
 was new is kept, and after `RENEW` of them it is replaced by a new one that has seen the last `CARRY` (the number is staggered
-over the nodes). So memory is bounded, and a restored detector is the same as the one that went on.
+over the nodes). So memory is bounded, and a restored detector is the same as the one that went on. Detectors that test a
+window of fixed size are slow to make again, but know nothing beyond it: they carry their window and are renewed every few ticks.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = ["CARRY", "RENEW", "Channels", "summaries", "waiting"]
 
 CARRY, RENEW = 256, 1024
 _STAGGER = 61
+_RENEW_WINDOW = 16
 _PER_LATENCY = ("mean_log_latency", "p99_log")
 _FLOOR_S = 1e-6
 
@@ -46,6 +48,7 @@ class Channels:
 
     def __init__(self, watches: Sequence[tuple[str, Callable[[], Any]]], hold: int) -> None:
         self.watches, self.hold = list(watches), hold
+        self._memory = [_memory(make()) for _, make in self.watches]
         self.n = 0
         self._detectors: dict[tuple[int, int, int], Any] = {}
         self._seen: dict[tuple[int, int, int], list[float]] = {}
@@ -76,8 +79,9 @@ class Channels:
 
     def _step(self, key: tuple[int, int, int], value: float, make: Callable[[], Any]) -> bool:
         seen = self._seen.setdefault(key, [])
-        if len(seen) >= RENEW + key[0] * _STAGGER % CARRY:
-            self._seen[key] = seen = seen[-CARRY:]
+        carry, renew = self._memory[key[1]]
+        if len(seen) >= renew + key[0] * _STAGGER % min(carry, renew - carry):
+            self._seen[key] = seen = seen[-carry:]
             self._detectors.pop(key, None)
         detector = self._detectors.get(key)
         if detector is None:
@@ -107,6 +111,12 @@ class Channels:
         self._seen = {(node, channel, sli): np.frombuffer(b).tolist() for (node, channel, sli), b in raw["seen"]}
         self._left = np.frombuffer(raw["left"], np.int32).reshape(self.n, len(self.watches), SLIS).copy()
         self._detectors = {}
+
+
+def _memory(detector: Any) -> tuple[int, int]:
+    """Values that a new detector is shown, and values after which it is renewed."""
+    window = getattr(detector, "window_size", None)
+    return (CARRY, RENEW) if window is None else (int(window), int(window) + _RENEW_WINDOW)
 
 
 def waiting(bank: SeriesBank, slot: int) -> Rows:

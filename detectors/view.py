@@ -48,7 +48,7 @@ def contributions_nats(window: NDArray[np.integer], base: NDArray[np.floating]) 
 
     >>> import numpy as np
     >>> contributions_nats(np.array([90, 10]), np.array([50.0, 50.0])).round(3).tolist()
-    [0.525, -0.166]
+    [0.523, -0.163]
     """
     p, q = window + _HALF, base + _HALF
     p, q = p / p.sum(axis=-1, keepdims=True), q / q.sum(axis=-1, keepdims=True)
