@@ -15,6 +15,7 @@ from schemas.errors import SlodriftError
 __all__ = ["Command", "ProcessEnded"]
 
 _STOP_DEADLINE_S = 10.0
+_MAX_WORDS = 500
 
 
 class ProcessEnded(SlodriftError):
@@ -49,10 +50,10 @@ class Command:
         if (code := self._process.poll()) is not None:
             raise ProcessEnded(f"{self.name} ended with code {code}: {self.last_words()}")
 
-    def last_words(self, lines: int = 5) -> str:
-        """What it said last."""
-        said = self._log.read_text(errors="replace").strip().splitlines()[-lines:]
-        return " | ".join(said) or "it said nothing"
+    def last_words(self) -> str:
+        """The last line it said, shortened."""
+        said = self._log.read_text(errors="replace").strip().splitlines()
+        return said[-1][:_MAX_WORDS] if said else "it said nothing"
 
     def wait(self, deadline_s: float) -> int:
         """Exit code, once it ends by itself; it is killed at the deadline."""

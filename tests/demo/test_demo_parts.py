@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from schemas.telemetry import Event, RequestEvent
 from streams.cli import main
 from streams.demo.host import HostGate
 from streams.demo.narrator import Narrator
+from streams.demo.processes import Command, ProcessEnded
 from streams.demo.run import DemoSpec, perform
 from streams.demo.story import Deadlines
 from streams.demo.traffic import LiveFleet
@@ -113,3 +115,19 @@ def test_unknown_fault_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         main(["demo", "--fault", "gremlin"])
     assert end.value.code == 2
     assert "there is no fault 'gremlin'" in capsys.readouterr().err
+
+
+def test_a_worker_that_ends_is_the_reason(tmp_path: Path, wait_until: Callable[..., Any]) -> None:
+    def ended_with() -> str:
+        try:
+            command.check()
+        except ProcessEnded as exc:
+            return str(exc)
+        return ""
+
+    with Command(["worker", "nobody"], {}, tmp_path / "log") as command:
+        said = wait_until(ended_with, "the end of the worker", 60.0)
+    assert (
+        said
+        == "slodrift worker nobody ended with code 2: slodrift: worker nobody: there is no such role, say judge, archive or all"
+    )
