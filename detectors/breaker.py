@@ -36,6 +36,10 @@ MOVES: dict[tuple[State, Cause], State] = {
     ("OPEN", "disable"): "DISABLED",
     ("HALF_OPEN", "disable"): "DISABLED",
     ("FORCED_OPEN", "disable"): "DISABLED",
+    ("FORCED_OPEN", "force_open"): "FORCED_OPEN",  # another end
+    ("DISABLED", "disable"): "DISABLED",
+    ("OPEN", "release"): "CLOSED",
+    ("HALF_OPEN", "release"): "CLOSED",
     ("FORCED_OPEN", "release"): "CLOSED",
     ("DISABLED", "release"): "CLOSED",
 }

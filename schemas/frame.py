@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from schemas.batch import LATENCY_SLIS, NO_CODE, UNKNOWN_TOKENS, RequestBatch
 from schemas.errors import SchemaError
-from schemas.telemetry import DeployEvent, GpuEvent, NodeEvent
+from schemas.telemetry import StateEvent
 
 __all__ = [
     "FRAME_VERSION",
@@ -54,10 +54,10 @@ class RequestFrame(msgspec.Struct, kw_only=True):
 
 
 class EventFrame(msgspec.Struct, kw_only=True):
-    """Node, GPU and deploy events of one pool. `offsets` are source offsets, parallel to `events`, or empty."""
+    """Node, GPU, deploy and override events of one pool. `offsets` are source offsets, parallel to `events`, or empty."""
 
     header: FrameHeader
-    events: list[NodeEvent | GpuEvent | DeployEvent]
+    events: list[StateEvent]
     offsets: list[int] = []
 
 
@@ -82,7 +82,7 @@ class _WireFrame(msgspec.Struct, kw_only=True):
     n: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)] = 0
     cols: dict[str, bytes] = {}
     words: dict[str, _WireStrings] = {}
-    events: list[NodeEvent | GpuEvent | DeployEvent] = []
+    events: list[StateEvent] = []
     offsets: list[_Int62] = []
     offset0: _Int62 = 0
 
@@ -148,9 +148,7 @@ def encode_request_frame(header: FrameHeader, batch: RequestBatch, origin_offset
     )  # fmt: skip
 
 
-def encode_event_frame(
-    header: FrameHeader, events: list[NodeEvent | GpuEvent | DeployEvent], offsets: list[int] | None = None
-) -> bytes:
+def encode_event_frame(header: FrameHeader, events: list[StateEvent], offsets: list[int] | None = None) -> bytes:
     """Bytes of one event frame; `offsets` are the source offsets of `events`, if they came from a topic."""
     return _encoder.encode(
         _WireFrame(

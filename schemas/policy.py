@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.policy_extra import Extra
 
-__all__ = ["Breaker", "Budget", "Caps", "Detection", "Health", "PoolPolicy", "Slo"]
+__all__ = ["Breaker", "Budget", "Caps", "Detection", "Health", "Override", "PoolPolicy", "Slo"]
 
 Positive = Annotated[float, Field(gt=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
@@ -146,6 +146,19 @@ class Budget(_Section):
     """Requests in a burn-rate window below which it says nothing."""
 
 
+PublicKey = Annotated[str, Field(pattern=r"^MCowBQYDK2VwAyEA[A-Za-z0-9+/]{43}=$")]
+
+
+class Override(_Section):
+    """Orders of operators (`slodrift override`)."""
+
+    max_s: Annotated[float, Field(gt=0, le=4 * 3600)] = 4 * 3600.0
+    """Longest override, seconds; four hours is the most."""
+    keys: tuple[PublicKey, ...] = ()
+    """Ed25519 public keys of operators, each the base64 line of a PEM file. With any, an order must be signed with one of them;
+    with none, whoever may write telemetry may give orders."""
+
+
 class PoolPolicy(_Section):
     """All settings of one pool."""
 
@@ -163,3 +176,4 @@ class PoolPolicy(_Section):
     breaker: Breaker = Breaker()
     caps: Caps = Caps()
     budget: Budget = Budget()
+    override: Override = Override()

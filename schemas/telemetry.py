@@ -5,11 +5,11 @@ Unknown fields are ignored; a missing optional field is unknown (None), never ze
 
 from __future__ import annotations
 
-from typing import Annotated, Union
+from typing import Annotated, Literal, Union
 
 import msgspec
 
-__all__ = ["DeployEvent", "Event", "GpuEvent", "NodeEvent", "RequestEvent", "to_ns"]
+__all__ = ["DeployEvent", "Event", "GpuEvent", "NodeEvent", "OverrideEvent", "RequestEvent", "StateEvent", "to_ns"]
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
@@ -92,4 +92,30 @@ class DeployEvent(msgspec.Struct, tag_field="kind", tag="deploy", kw_only=True, 
     what: str = ""
 
 
-Event = Union[RequestEvent, NodeEvent, GpuEvent, DeployEvent]
+class OverrideEvent(msgspec.Struct, tag_field="kind", tag="override", kw_only=True, gc=False):
+    """An operator's order about one subject's breaker, in force in [start, end); rules and signature in schemas/override.py."""
+
+    ts: float
+    """When it was given, Unix seconds."""
+    pool: Name
+    subject: Name
+    """A node."""
+    state: Literal["FORCED_OPEN", "DISABLED", "CLOSED"]
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+    operator: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    id: Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
+    """Used once."""
+    start: float
+    """Unix seconds."""
+    end: float
+    """Unix seconds; for CLOSED, which is done at once, the same as `start`."""
+    key_id: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    sig: Annotated[str, msgspec.Meta(max_length=128)] | None = None
+
+    @property
+    def node(self) -> None:
+        """It says nothing about whether a node is alive."""
+
+
+StateEvent = Union[NodeEvent, GpuEvent, DeployEvent, OverrideEvent]
+Event = Union[RequestEvent, NodeEvent, GpuEvent, DeployEvent, OverrideEvent]

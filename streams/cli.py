@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "explain": "streams.commands.explain",
     "acl": "streams.commands.acl",
     "audit": "streams.commands.audit",
+    "override": "streams.commands.override",
     "bench": "streams.commands.bench",
 }
 """Command name to module; a module has `run`, or a typer `app` when it has sub-commands."""

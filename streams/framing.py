@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from schemas.batch import NO_CODE, UNKNOWN_TOKENS, RequestBatch
 from schemas.outcome import OUTCOME_CODES
-from schemas.telemetry import DeployEvent, Event, GpuEvent, NodeEvent, RequestEvent
+from schemas.telemetry import DeployEvent, Event, GpuEvent, NodeEvent, OverrideEvent, RequestEvent
 from streams.framing_ids import RecentIds
 from streams.framing_rejects import MAX_EVENT_BYTES, Reject, StateEvent, request_detail, state_fault, why
 from streams.framing_values import CODE, MAX_TS_S, REASONS, UNKNOWN_OUTCOME_CODE, blank_tpot, row_faults, valid_rows
@@ -168,7 +168,7 @@ class EventFramer:
                 return events
 
     def _state_event(self, event: object, raw: bytes, offset: int, out: Framed) -> None:
-        if not isinstance(event, NodeEvent | GpuEvent | DeployEvent):
+        if not isinstance(event, NodeEvent | GpuEvent | DeployEvent | OverrideEvent):
             return  # already refused
         fault = state_fault(event)
         if fault is not None:

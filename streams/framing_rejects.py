@@ -9,15 +9,14 @@ import msgspec
 
 from schemas.batch import LATENCY_SLIS
 from schemas.outcome import OUTCOME_CODES
-from schemas.telemetry import DeployEvent, GpuEvent, NodeEvent, RequestEvent
+from schemas.override import override_fault
+from schemas.telemetry import OverrideEvent, RequestEvent, StateEvent
 from streams.framing_values import MAX_TS_S
 
 __all__ = ["MAX_EVENT_BYTES", "Reject", "StateEvent", "request_detail", "state_fault", "why"]
 
 MAX_EVENT_BYTES = 65_536
 """A longer event is refused unread."""
-
-StateEvent = NodeEvent | GpuEvent | DeployEvent
 
 
 class Reject(NamedTuple):
@@ -63,6 +62,8 @@ def state_fault(event: StateEvent) -> tuple[str, str] | None:
         value = getattr(event, name)
         if isinstance(value, int | float) and name not in ("ts", "temp_celsius") and not 0 <= value < 2**63:
             return "bad_value", f"{name} = {value!r}"
+    if isinstance(event, OverrideEvent) and (fault := override_fault(event)):
+        return "bad_value", fault
     return None
 
 

@@ -16,6 +16,8 @@ from detectors.caps import CapState
 from detectors.health import HealthTick
 from schemas.policy import PoolPolicy
 from schemas.results import Decision
+from schemas.telemetry import OverrideEvent
+from streams.judge.overrides import CAUSES, Overrides
 from streams.judge.reasons import evidence_of, reason_of, tx_of
 from streams.judge.rules import Case
 from streams.judge.slots import KV, Slot
@@ -59,6 +61,7 @@ class Breakers:
         self.epoch, self.generation, self.seq = epoch, generation, 0
         self.records: dict[int, BreakerRecord] = {}
         self.caps = CapState()
+        self.overrides = Overrides(policy)
         self.away = np.empty(0, np.bool_)
         self.marked_probes = False
         # Hosts must hear of the next state before the entry lapses: what a tick waits for lateness, and two ticks on the way.
@@ -71,19 +74,47 @@ class Breakers:
 
     def act(
         self, t_s: float, case: Case, slot: Slot, tick: BankTick, fatal_s: NDArray[np.float64], state: HealthTick,
-        n_known: int, names: list[str], rank: NDArray[np.intp],
+        n_known: int, names: list[str], rank: NDArray[np.intp], seats: dict[str, int],
     ) -> Acted:  # fmt: skip
         """One tick. `rank` orders nodes by name, so that ties do not depend on who came first."""
         acted = Acted()
-        for node in sorted(self.records, key=lambda i: rank[i]):
-            self._step(t_s, node, case, slot, bool(state.expected[node]), float(fatal_s[node]), acted)
         eligible = state.expected & state.fresh
         n_eligible = int(eligible.sum())
+        for order in self.overrides.due(t_s):
+            self._obey(t_s, order, seats.get(order.subject), n_eligible, acted)
+        for node in sorted(self.records, key=lambda i: rank[i]):
+            self._step(t_s, node, case, slot, bool(state.expected[node]), float(fatal_s[node]), acted)
         n_bad = int((case.bad & eligible).sum())
         self.caps = caps.step_freeze(self.caps, t_s, n_eligible, n_bad, n_eligible, n_known, self.policy.caps)
         if case.wanted.any():
             self._open(t_s, case, tick, n_eligible, names, rank, acted)
         return acted
+
+    def _obey(self, t_s: float, order: OverrideEvent, node: int | None, n_eligible: int, acted: Acted) -> None:
+        """Follow an operator's order, whatever the caps say."""
+        record = None if node is None else self.records.get(node) or BreakerRecord(subject=order.subject)
+        cause = CAUSES[order.state]
+        if node is None or record is None:
+            self.overrides.refused["unknown_override_subject"] += 1
+            return
+        if (record.state, cause) not in breaker.MOVES:  # closed already
+            self.overrides.refused["needless_override"] += 1
+            return
+        until_s = None if order.state == "CLOSED" else order.end
+        record = breaker.move(record, cause, t_s, self.policy.breaker, grace_s=self.grace_s, until_s=until_s)
+        who = {"id": order.id, "who": order.operator, "reason": order.reason, "start_s": order.start, "end_s": order.end}
+        if order.key_id is not None:
+            who["key_id"] = order.key_id
+        evidence: dict[str, Any] = {"cause": cause, "operator": who, "nodes": n_eligible}
+        if record.state == "FORCED_OPEN":
+            taken = int(self.away.sum()) + (0 if self.away[node] else 1)
+            evidence["over_cap"] = taken > caps.open_limit(n_eligible, self.policy.caps)
+        reason = f"{order.subject}: {order.operator} ordered {order.state}: {order.reason}"
+        # Its identity is the order's, whichever tick it takes effect in.
+        tx = tx_of(self.pool, "node", order.subject, record.state, order.start, self.policy_version, {"override": order.id})
+        self._commit(t_s, node, record, reason, evidence, acted, tx)
+        if record.state == "CLOSED":
+            acted.closed.append(node)
 
     def _step(self, t_s: float, node: int, case: Case, slot: Slot, expected: bool, fatal_s: float, acted: Acted) -> None:
         record = self.records[node]
@@ -137,10 +168,13 @@ class Breakers:
             evidence = {"cause": "trip", **evidence_of(case, tick, node, self.policy), "nodes": n_eligible}
             self._commit(t_s, node, record, reason, evidence, acted)
 
-    def _commit(self, t_s: float, node: int, record: BreakerRecord, reason: str, evidence: dict[str, Any], acted: Acted) -> None:
+    def _commit(
+        self, t_s: float, node: int, record: BreakerRecord, reason: str, evidence: dict[str, Any], acted: Acted, tx: str = ""
+    ) -> None:
         self.records[node] = record
         self.away[node] = record.state not in breaker.CLOSED_STATES
         self.seq += 1
+        serves = record.state in breaker.CLOSED_STATES
         if record.state in ("OPEN", "HALF_OPEN"):
             evidence["streak"] = record.streak
         acted.decisions.append(
@@ -151,9 +185,9 @@ class Breakers:
                 subject=record.subject,
                 state=record.state,
                 version=(self.generation, self.epoch, self.seq),
-                tx=tx_of(self.pool, "node", record.subject, record.state, t_s, self.policy_version, evidence),
-                action="none" if record.state == "CLOSED" else "eject",
-                admit_ratio=1.0 if record.state == "CLOSED" else 0.0,
+                tx=tx or tx_of(self.pool, "node", record.subject, record.state, t_s, self.policy_version, evidence),
+                action="none" if serves else "eject",
+                admit_ratio=1.0 if serves else 0.0,
                 reason=reason,
                 mode=self.policy.mode,
                 latched=record.latched,
@@ -169,7 +203,7 @@ class Breakers:
         records = [[node, msgspec.structs.asdict(record)] for node, record in sorted(self.records.items())]
         return {
             "seq": self.seq, "records": records, "caps": msgspec.structs.asdict(self.caps), "n": len(self.away),
-            "marked": self.marked_probes,
+            "marked": self.marked_probes, "overrides": self.overrides.dump(),
         }  # fmt: skip
 
     def load(self, raw: dict[str, Any]) -> None:
@@ -177,6 +211,7 @@ class Breakers:
         self.seq, self.marked_probes = raw["seq"], raw["marked"]
         self.records = {node: msgspec.convert(record, BreakerRecord) for node, record in raw["records"]}
         self.caps = msgspec.convert(raw["caps"], CapState)
+        self.overrides.load(raw.get("overrides"))
         self.away = np.zeros(raw["n"], np.bool_)
         for node, record in self.records.items():
             self.away[node] = record.state not in breaker.CLOSED_STATES

@@ -1,4 +1,4 @@
-"""State events of a pool, waiting by tick; when their tick closes they become health, XIDs and deploys."""
+"""State events of a pool, waiting by tick; when their tick closes they become health, XIDs, deploys and orders."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from detectors.health import Health, NodeSamples
 from schemas.policy import Health as HealthPolicy
-from schemas.telemetry import DeployEvent, GpuEvent, NodeEvent
+from schemas.telemetry import DeployEvent, GpuEvent, NodeEvent, OverrideEvent, StateEvent
 from streams.judge.clock import FUTURE_NS
 from streams.judge.deploys import Deploy, Deploys
+from streams.judge.overrides import Overrides
 
 __all__ = ["EventSlots", "StateEvent"]
 
-StateEvent = NodeEvent | GpuEvent | DeployEvent
 MAX_WAITING = 200_000
 
-_decode = msgspec.msgpack.Decoder(list[NodeEvent | GpuEvent | DeployEvent]).decode
+_decode = msgspec.msgpack.Decoder(list[StateEvent]).decode
 
 
 def _order(waiting: tuple[int, int, StateEvent]) -> tuple[int, str, str]:
@@ -70,7 +70,7 @@ class EventSlots:
         """Numbers of the nodes that have events in a tick."""
         return [number for number, _, event in self.open.get(slot, ()) if number >= 0 and type(event) is not DeployEvent]
 
-    def close(self, slot: int, seat: NDArray[np.int64], health: Health, deploys: Deploys) -> None:
+    def close(self, slot: int, seat: NDArray[np.int64], health: Health, deploys: Deploys, overrides: Overrides) -> None:
         """Take in the events of a tick; `seat` is the seat of each node number."""
         waiting = self.open.pop(slot, None)
         if waiting is None:
@@ -87,6 +87,8 @@ class EventSlots:
                 self._xid(node, ts_ns, e, health)
             elif isinstance(e, DeployEvent):
                 deploys.add(Deploy(ts_ns / 1e9, e.node, e.what[:256]))
+            elif isinstance(e, OverrideEvent):
+                overrides.add(e)
 
     def _samples(self, states: list[tuple[int, int, Any]]) -> NodeSamples:
         events = [e for _, _, e in states]

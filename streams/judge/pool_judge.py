@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from schemas.batch import RequestBatch
 from schemas.policy import PoolPolicy
-from schemas.telemetry import DeployEvent, to_ns
+from schemas.telemetry import DeployEvent, OverrideEvent, StateEvent, to_ns
 from streams.judge.clock import Taken, VoteClock
-from streams.judge.events import EventSlots, StateEvent
+from streams.judge.events import EventSlots
 from streams.judge.registry import UNKNOWN, Registry
 from streams.judge.results import TickOutput
 from streams.judge.rows import Rows, adapter_keys
@@ -160,7 +160,14 @@ class PoolJudge:
         nodes, times = [], []
         for event, number in zip(staged, numbers, strict=True):
             ts_ns = to_ns(event.ts)
-            if number == UNKNOWN and not isinstance(event, DeployEvent):
+            of_pool = isinstance(event, DeployEvent | OverrideEvent)
+            if isinstance(event, OverrideEvent):
+                if fault := self.ticker.breakers.overrides.fault(event):
+                    self._reject(fault, 1)
+                    continue
+                if self.next_slot is not None:  # an order is never late
+                    ts_ns = max(ts_ns, self.next_slot * self.tick_ns)
+            if number == UNKNOWN and not of_pool:
                 self._reject("unknown_node", 1)
                 continue
             if self.next_slot is not None and ts_ns // self.tick_ns < self.next_slot:
@@ -169,7 +176,7 @@ class PoolJudge:
             if not self.events.add(number, ts_ns, event):
                 self._reject("future", 1)
                 continue
-            if not isinstance(event, DeployEvent):
+            if not of_pool:
                 nodes.append(number)
                 times.append(ts_ns)
         node, ts = np.array(nodes, np.uint32), np.array(times, np.int64)
@@ -248,8 +255,10 @@ class PoolJudge:
         registry, ticker = self.registry, self.ticker
         if not registry.all_seated() and registry.give_seats([*self.slots.numbers_in(slot), *self.events.numbers_in(slot)]):
             ticker.grow(len(registry.names))
-        self.events.close(slot, registry.seat, ticker.health, ticker.deploys)
-        return ticker.close(slot, self.slots.close(slot, registry.seat, ticker.breakers.away))
+        self.events.close(slot, registry.seat, ticker.health, ticker.deploys, ticker.breakers.overrides)
+        out = ticker.close(slot, self.slots.close(slot, registry.seat, ticker.breakers.away))
+        self.rejected.update(ticker.breakers.overrides.take_refused())
+        return out
 
     def _blame(self, numbers: NDArray[np.uint32]) -> None:
         """Count refused events for the nodes that sent them."""

@@ -115,7 +115,7 @@ class Ticker:
         n_fresh, n_known = int(eligible.sum()), int(state.expected.sum())
         if policy.inventory is not None:
             n_known = max(n_known, len(policy.inventory))
-        acted = breakers.act(t_s, case, slot, tick, self.health.fatal_s, state, n_known, names, rank)
+        acted = breakers.act(t_s, case, slot, tick, self.health.fatal_s, state, n_known, names, rank, self.registry.seats)
         self._tell(t_s, slot, tick, case, acted.capped, (n_fresh, n_known))
         self._forget(t_s, case, acted.closed)
         codes = self._codes(tick, case, state)

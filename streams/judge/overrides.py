@@ -1,0 +1,96 @@
+"""Orders of operators that wait for their start, each used once.
+
+No caps hold for them, but hosts have caps of their own, and the decision says when ours would have held. An order that comes
+behind the clock is not lost like late telemetry: it takes effect in the next tick. Its decision has the same identity whichever
+tick that is, so a judge that reads the log again does not say it twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from detectors.breaker import Cause
+from schemas.errors import SchemaError
+from schemas.override import keyring_of, override_fault, verify_override
+from schemas.policy import PoolPolicy
+from schemas.telemetry import OverrideEvent
+
+__all__ = ["CAUSES", "Overrides"]
+
+CAUSES: dict[str, Cause] = {"FORCED_OPEN": "force_open", "DISABLED": "disable", "CLOSED": "release"}
+_MAX_PENDING = 1024
+
+_decode = msgspec.msgpack.Decoder(list[OverrideEvent]).decode
+
+
+class Overrides:
+    """Orders for one pool.
+
+    Args:
+        policy: Of the pool; `override.keys` says whose signature is needed.
+
+    Attributes:
+        refused: Orders that were not followed since `take_refused`, by reason.
+    """
+
+    def __init__(self, policy: PoolPolicy) -> None:
+        self.rules = policy.override
+        if self.rules.keys:
+            keyring_of(self.rules.keys)  # fails now rather than at the first order
+        self.pending: list[OverrideEvent] = []
+        self.used: dict[str, float] = {}  # id to the time after which it is void anyway
+        self.refused: Counter[str] = Counter()
+
+    def fault(self, event: OverrideEvent) -> str | None:
+        """Reason to refuse the order, None when there is none. Depends on the event and the policy alone."""
+        if override_fault(event, self.rules.max_s):
+            return "bad_override"
+        if self.rules.keys:
+            try:
+                verify_override(event, keyring_of(self.rules.keys))
+            except SchemaError:
+                return "unsigned_override"
+        return None
+
+    def add(self, event: OverrideEvent) -> None:
+        """An order whose tick closes."""
+        if event.id in self.used or any(event.id == other.id for other in self.pending):
+            self.refused["used_override"] += 1
+        elif len(self.pending) >= _MAX_PENDING:
+            self.refused["too_many_overrides"] += 1
+        else:
+            self.pending.append(event)
+
+    def due(self, t_s: float) -> list[OverrideEvent]:
+        """Orders whose start has come, by the time they were given; those that are over already are refused."""
+        if not self.pending and not self.used:
+            return []
+        self.used = {name: until for name, until in self.used.items() if until > t_s}
+        due = sorted((e for e in self.pending if e.start <= t_s), key=lambda e: (e.ts, e.id))
+        self.pending = [e for e in self.pending if e.start > t_s]
+        for event in due:
+            self.used[event.id] = self._over_s(event)
+        over = [e for e in due if t_s >= self._over_s(e)]
+        self.refused["expired_override"] += len(over)
+        return [e for e in due if e not in over]
+
+    def _over_s(self, event: OverrideEvent) -> float:
+        """When it is void, used or not; its id need not be kept for longer."""
+        return event.start + self.rules.max_s if event.state == "CLOSED" else event.end
+
+    def take_refused(self) -> Counter[str]:
+        """What was refused since the last call."""
+        refused, self.refused = +self.refused, Counter()
+        return refused
+
+    def dump(self) -> dict[str, Any]:
+        """State for a snapshot."""
+        return {"pending": msgspec.msgpack.encode(self.pending), "used": dict(self.used)}
+
+    def load(self, raw: dict[str, Any] | None) -> None:
+        """What `dump` wrote; None where an older judge knew no orders."""
+        if raw is not None:
+            self.pending, self.used = _decode(raw["pending"]), dict(raw["used"])
