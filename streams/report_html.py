@@ -108,7 +108,8 @@ def _labels(labels: dict[str, Any]) -> str:
 def _pool(trace: PoolTrace) -> str:
     curves = trace.curves
     if curves.used == 0:
-        return f"<h2>{escape(trace.pool)}</h2><p>No tick was closed.</p>"
+        note = "An aggregated series, or no tick was closed: there is nothing to draw."
+        return f"<h2>{escape(trace.pool)}</h2><p>{note}</p>{_findings(trace)}"
     start_s, stop_s = float(curves.end_s[0]) - trace.policy.tick_s, float(curves.end_s[curves.used - 1])
     spans = spans_of(trace.decisions, stop_s)
     slo = ", ".join(f"{sli} {s.objective * 100:g} % within {s.threshold:g} s" for sli, s in sorted(trace.policy.slo.items()))

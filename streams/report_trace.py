@@ -21,12 +21,16 @@ from schemas.results import Decision, Finding
 from streams.framing import StateEvent
 from streams.judge import PoolJudge, TickOutput, TickWindows
 from streams.judge.status import DEGRADED
+from streams.series import SeriesJudge, SeriesResults
 
 __all__ = ["COLUMNS", "Curves", "PoolTrace", "TracedJudge"]
 
 COLUMNS = 720
 MOST_EVENTS = 2000
 """Decisions and findings of a pool that are kept."""
+
+
+Outputs = list[TickOutput] | list[SeriesResults]
 
 
 class Curves:
@@ -112,11 +116,11 @@ class TracedJudge:
     """A pool's judge that leaves a trace.
 
     Args:
-        judge: The judge; its results are passed on unchanged.
+        judge: The judge; its results are passed on unchanged. That of an aggregated series has no histograms and no curves.
         trace: To be filled.
     """
 
-    def __init__(self, judge: PoolJudge, trace: PoolTrace) -> None:
+    def __init__(self, judge: PoolJudge | SeriesJudge, trace: PoolTrace) -> None:
         self._judge, self._trace = judge, trace
 
     @property
@@ -137,29 +141,29 @@ class TracedJudge:
         """See `PoolJudge`."""
         self._judge.event(event)
 
-    def advance(self) -> list[TickOutput]:
+    def advance(self) -> Outputs:
         """See `PoolJudge`."""
         return self._traced(self._judge.advance())
 
-    def idle(self, now_ns: int) -> list[TickOutput]:
+    def idle(self, now_ns: int) -> Outputs:
         """See `PoolJudge`."""
         return self._traced(self._judge.idle(now_ns))
 
-    def finish(self) -> list[TickOutput]:
+    def finish(self) -> Outputs:
         """See `PoolJudge`."""
         return self._traced(self._judge.finish())
 
-    def _traced(self, outputs: list[TickOutput]) -> list[TickOutput]:
+    def _traced(self, outputs: Outputs) -> Outputs:
         trace = self._trace
         for out in outputs:
             for kept, new in ((trace.decisions, out.decisions), (trace.findings, out.findings)):
                 room = MOST_EVENTS - len(kept)
                 kept.extend(new[:room])  # type: ignore[arg-type]
                 trace.left_out += max(len(new) - room, 0)
-            if out.windows is not None:
+            if isinstance(out, TickOutput) and out.windows is not None:
                 self._curves(out.t, out.windows)
-        if outputs and (windows := outputs[-1].windows) is not None:
-            self._histograms(outputs[-1].t, windows)
+                if out is outputs[-1]:
+                    self._histograms(out.t, out.windows)
         return outputs
 
     def _curves(self, t_s: float, windows: TickWindows) -> None:
@@ -179,7 +183,7 @@ class TracedJudge:
         better = (tick.baseline != 0) & tick.enough & (score > trace.score[:n])
         if not better.any():
             return
-        view = bin_view(self._judge.ticker.bank)
+        view = bin_view(self._judge.ticker.bank)  # type: ignore[union-attr]  # windows come from a PoolJudge
         trace.score[:n][better] = score[better]
         trace.base[:n][better], trace.window[:n][better] = view.base[:n][better], view.window[:n][better]
         trace.chosen_s[:n][better] = t_s

@@ -82,14 +82,16 @@ def run(
 def judges_of(policy: Policy, inputs: Inputs, traces: dict[str, PoolTrace] | None = None) -> Callable[[str, PoolRows], Judge]:
     """Makes the judge of a pool under `policy`: of requests, or of an aggregated series if that is what `inputs` hold.
 
-    With `traces`, judges of requests leave theirs there.
+    With `traces`, each judge leaves its own there.
     """
 
     def judge_for(pool: str, rows: PoolRows) -> Judge:
         settings = policy.for_pool(pool)
-        if pool in inputs.cadence_s:
-            return SeriesJudge(pool, settings, inputs.cadence_s[pool])
-        judge = PoolJudge(pool, settings, policy_version=policy.version)
+        judge: PoolJudge | SeriesJudge = (
+            SeriesJudge(pool, settings, inputs.cadence_s[pool])
+            if pool in inputs.cadence_s
+            else PoolJudge(pool, settings, policy_version=policy.version)
+        )
         if traces is None:
             return judge
         traces[pool] = PoolTrace(pool, settings)

@@ -141,6 +141,18 @@ def test_without_events_there_is_a_report_too(tmp_path: Path, capfd: pytest.Capt
     assert "0 events" in Page(report.read_text()).text
 
 
+def test_of_an_aggregated_series_findings_are_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    values = np.random.default_rng(3).normal(0.2, 0.01, 600)
+    values[500:] += 0.2
+    table, report = tmp_path / "series.csv", tmp_path / "report.html"
+    table.write_text("ts,ttft_s\n" + "\n".join(f"{T0 + 300 * i},{v:.5f}" for i, v in enumerate(values)))
+    assert call(capfd, str(table), "--out", str(report))[0] == 0
+    page = Page(report.read_text())
+    assert "there is nothing to draw" in page.text
+    assert "node_degradation" in page.text
+    assert "svg" not in page.tags
+
+
 def test_a_report_that_cannot_be_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     events = tmp_path / "empty.jsonl"
     events.write_text("")
