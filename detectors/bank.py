@@ -13,23 +13,23 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import baseline, blocks, evidence, histogram, learning, mix, tail
+from detectors import baseline, blocks, evidence, histogram, learning, ranks, tail
 from detectors.baseline import ACTIVE, FROZEN, LEARNING
-from detectors.evidence import FASTER, SLOWER
-from detectors.model import PoolModel, Scale
-from detectors.report import Alarms, report, tail_threshold_s
+from detectors.derived import Derived
+from detectors.model import PoolModel
+from detectors.report import Terms, report, tail_threshold_s
 from detectors.result import BankTick
 from detectors.rows import Rows
 from detectors.state import SLIS, BankState, pack, unpack
 from detectors.strata import stratum_count, stratum_of, uncached_tokens
 from detectors.tail import CENSORED, EMPIRICAL, EXTRAPOLATED
+from detectors.weigh import Alarms, weigh, weigh_mix
 from schemas.errors import SchemaError
 from schemas.policy import Detection
 
 __all__ = ["ACTIVE", "CENSORED", "EMPIRICAL", "EXTRAPOLATED", "FROZEN", "LEARNING", "BankTick", "SeriesBank"]
 
 _DAY_S = 86400.0
-_CAP_NATS = 8.0
 _SILENT_TURN = 64
 _VERSION = 1
 
@@ -62,13 +62,13 @@ class SeriesBank:
         self.n_nodes = 0
         self.model = PoolModel(stratum_count(detection.max_strata))
         self._per_block = max(1, round(detection.period_s / tick_s))
-        self._block_s = self._per_block * tick_s
-        self._log_a = evidence.log_threshold(_DAY_S / tick_s, detection.false_alarms_per_day)
+        block_s = self._per_block * tick_s
         kappa = detection.kappa
-        self._kappa = (
-            tail.kappa_for(detection.false_alarms_per_day * self._block_s / _DAY_S, "gumbel") if kappa is None else kappa
-        )
-        lag = max(1, round(detection.lag_s / self._block_s))
+        if kappa is None:
+            kappa = tail.kappa_for(detection.false_alarms_per_day * block_s / _DAY_S, "gumbel")
+        log_a = evidence.log_threshold(_DAY_S / tick_s, detection.false_alarms_per_day)
+        self._terms = Terms(detection, kappa, log_a, tick_s, block_s)
+        lag = max(1, round(detection.lag_s / block_s))
         self._state = BankState.empty(8, lag + 1, len(self.model.row_of))
         self._open: dict[int, list[Rows]] = {}
         self._closed: int | None = None
@@ -148,37 +148,29 @@ class SeriesBank:
             return self._again(self._last, slot)
         n_tick = self._raw(rows, slot)
         self._learn(rows, slot, held)
-        known = rows.take(_any(state.learned[:, 1:m])[rows.node])
+        answering = _any(state.learned[:, 1:m])
+        known = rows if answering.all() else rows.take(answering[rows.node])
         (counts, sums, mixes), residuals = learning.tally(self.model, known, state.offset, m)
-        alarms = self._weigh(counts, mixes)
-        alarms.bad = alarms.slower | held
+        n = counts @ np.ones(ranks.BINS, np.float32)
+        alarms = self._weigh(counts, n, mixes, held)
         state.bad_block[:, :m][alarms.bad] = block
         since = state.drift_since[:, :m]
         state.drift_since[:, :m] = np.where(alarms.slower, np.where(since < 0, slot, since), -1)
-        baseline.add_wobble(state, sums, counts.sum(axis=-1), self._scale)
-        state.blocks[0, :, :m] += counts.astype(np.uint32)
+        baseline.add_wobble(state, sums, n, self._derived.scale)
+        state.blocks[0, :, :m] += counts
         state.block_sum[0, :, :m] += sums
         state.block_mix[0, :m] += mixes.astype(np.uint32)
         if len(known):
-            clean = ~_any(alarms.bad[:, 1:])[known.node]
-            self.model.observe(residuals.codes[:, clean], residuals.measured[:, clean], residuals.places[clean])
             self._last_filled = block
+            bad = _any(alarms.bad[:, 1:])
+            if bad.any():
+                clean = ~bad[known.node]
+                residuals = learning.Residuals(residuals.codes[:, clean], residuals.measured[:, clean], residuals.places[clean])
+            self.model.observe(*residuals)
         if len(rows):
-            urgent = alarms.log_evidence > self._log_a / 2
-            blocks.read_tails(state, m, self.detection, slot, self._per_block, self._block_s, urgent)
-        tick = report(
-            state,
-            m,
-            self.detection,
-            self._kappa,
-            self._log_a,
-            self.tick_s,
-            self._block_s,
-            slot,
-            self._scale.width,
-            n_tick,
-            alarms,
-        )
+            urgent = alarms.log_evidence > self._terms.log_a / 2
+            blocks.read_tails(state, m, self.detection, slot, self._per_block, self._terms.block_s, urgent)
+        tick = report(state, self._derived, self._terms, slot, n_tick, alarms, self._seen())
         self._last, self._last_held = tick, held
         return tick
 
@@ -229,49 +221,33 @@ class SeriesBank:
             self._follow()
 
     def _follow(self) -> None:
-        """Recomputes what follows from the model and the baselines."""
-        state = self._state
-        recent = state.block_mix[:2, 0].sum(axis=0)
-        weight = self.model.weights(recent if recent.sum() >= self.detection.min_samples else state.base_mix[0])
-        self._scale = self.model.scale(weight)
-        self._log_shapes, state.log_z[:] = evidence.tilt(self.model.shapes(weight), state.base)
+        """Recomputes what follows from the model and the baselines, for the mix of the last blocks."""
+        recent = self._state.block_mix[:2, 0].sum(axis=0)
+        enough = recent.sum() >= self.detection.min_samples
+        weight = self.model.weights(recent if enough else self._state.base_mix[0])
+        self._derived = Derived.of(self._state, self.model, self.detection, weight)
+
+    def _seen(self) -> NDArray[np.intp]:
+        """Strata that have occurred; never none."""
+        seen = np.flatnonzero(self.model.row_of >= 0)
+        return seen if len(seen) else np.zeros(1, np.intp)
 
     # -- judging ----
 
-    def _weigh(self, counts: NDArray[np.int64], mixes: NDArray[np.int64]) -> Alarms:
+    def _weigh(
+        self, counts: NDArray[np.float32], n: NDArray[np.float32], mixes: NDArray[np.int64], held: NDArray[np.bool_]
+    ) -> Alarms:
         """Tests the tick's counts."""
-        state, m = self._state, self.n_nodes + 1
-        learned = state.learned[:, :m]
-        cap = float(np.exp(self._log_a + _CAP_NATS))
-        happened = learned & (counts.sum(axis=-1) > 0)
-        if happened.any():
-            scale = self._scale.at_least_under(self.model.weights(mixes[0]))
-            band = baseline.band_nats(state, m, self.detection.wobble_floor_ratio, scale)
-            log_p = evidence.log_likelihood(counts, self._log_shapes, state.log_z[:, :m])
-            null, where = evidence.band_null(log_p, band)
-            null += evidence.tail_allowance(counts, where, self._log_shapes, state.log_z[:, :m])
-            evidence.update(state.slow[:, :m], log_p[..., SLOWER] - null[..., None], happened, cap)
-            evidence.update(state.fast[:, :m], log_p[..., FASTER] - null[..., None], happened, cap)
-        slow, fast = evidence.mixture_log(state.slow[:, :m], evidence.SLOWER_WEIGHTS), evidence.mixture_log(state.fast[:, :m])
-        mix_alarm = self._weigh_mix(mixes, cap)
+        state, terms, m = self._state, self._terms, n.shape[1]
+        weight = self.model.weights(mixes[0])
+        slower, faster, log_evidence = weigh(state, self._derived, self.detection, terms.log_a, counts, n, weight)
         if self.detection.method == "seed":
+            faster = np.zeros_like(slower)
             with np.errstate(invalid="ignore"):
-                above = state.tail[:, :m, 0] > tail_threshold_s(state, m, self.detection, self._kappa)
-            return Alarms(above & (state.periods[:, :m] >= self.detection.kl_periods), np.zeros_like(learned), mix_alarm, slow)
-        return Alarms(learned & (slow >= self._log_a), learned & (fast >= self._log_a), mix_alarm, slow)
-
-    def _weigh_mix(self, mixes: NDArray[np.int64], cap: float) -> NDArray[np.bool_]:
-        """Alarms of the mix of requests, (m,); also keeps what recent mixes were."""
-        state, m = self._state, self.n_nodes + 1
-        base, recent = state.base_mix[:m], state.recent_mix[:m]
-        n_base, n = base.sum(axis=-1), mixes.sum(axis=-1)
-        happened = (n > 0) & (n_base > 0)
-        if happened.any():
-            radius = mix.radius_nats(state.mix_wobble[:m], n_base, len(self.model.row_of))
-            log_e = mix.log_e(mixes, base, recent, radius)
-            evidence.update(state.mix[:m], log_e[:, None], happened, cap)
-            recent[happened] = recent[happened] * np.float32(mix.RECENT_KEEP) + mixes[happened]
-        return np.asarray(state.mix[:m, 0] >= np.exp(self._log_a))
+                above = state.tail[:, :m, 0] > tail_threshold_s(state, m, terms)
+            slower = above & (state.periods[:, :m] >= self.detection.kl_periods)
+        mix_alarm = weigh_mix(state, terms.log_a, mixes, self._seen())
+        return Alarms(slower, faster, mix_alarm, log_evidence, slower | held)
 
     # -- blocks ----
 
@@ -290,8 +266,8 @@ class SeriesBank:
     def _turn(self, over: int) -> None:
         """Detection period `over` is complete."""
         state, settings = self._state, self.detection
-        keep = float(np.exp2(-self._block_s / settings.half_life_s))
-        learned = blocks.complete(state, self.n_nodes + 1, settings, over, self._block_s, self._scale)
+        keep = float(np.exp2(-self._terms.block_s / settings.half_life_s))
+        learned = blocks.complete(state, self.n_nodes + 1, settings, over, self._terms.block_s, self._derived.scale)
         if self.model.turn(keep, state.bad_block[:, 0] >= over - 1) or learned:
             self._follow()
 
@@ -300,8 +276,8 @@ class SeriesBank:
     def reset_evidence(self, nodes: NDArray[np.bool_]) -> None:
         """Forgets the evidence against nodes (bool (nodes,)), for example after a breaker closed."""
         rows = np.flatnonzero(nodes) + 1
-        self._state.slow[:, rows] = 0
-        self._state.fast[:, rows] = 0
+        self._state.slow[:, :, rows] = 0
+        self._state.fast[:, :, rows] = 0
         self._last = None
 
     def rebase(self, nodes: NDArray[np.bool_]) -> None:
@@ -322,11 +298,7 @@ class SeriesBank:
         """Everything that later results depend on, open ticks included; `restore` continues from it as if nothing had
         happened.
         """
-        fields = dataclasses.fields(BankState)
-        arrays = {f.name: getattr(self._state, f.name) for f in fields} | {
-            "log_shapes": self._log_shapes,
-            **{f"scale_{name}": value for name, value in self._scale._asdict().items()},
-        }
+        arrays = {f.name: getattr(self._state, f.name) for f in dataclasses.fields(BankState)}
         return msgspec.msgpack.encode(
             {
                 "version": _VERSION,
@@ -335,7 +307,7 @@ class SeriesBank:
                 "open_slots": self.open_slots,
                 "closed": self._closed,
                 "last_filled": self._last_filled,
-                "arrays": pack(arrays),
+                "arrays": pack(arrays | {"weight": self._derived.weight}),
                 "model": pack(self.model.arrays()),
                 "open": {str(slot): pack(Rows.join(parts).arrays()) for slot, parts in sorted(self._open.items())},
                 "log": pack(self._log.arrays()),
@@ -359,10 +331,9 @@ class SeriesBank:
             shape = (len(arrays["blocks"]), len(model["row_of"]))
             if shape != (len(bank._state.blocks), len(bank.model.row_of)):
                 raise SchemaError("snapshot_settings", "the state was saved under other detection settings: start without it")
-            bank._log_shapes = arrays.pop("log_shapes")
-            bank._scale = Scale(*(arrays.pop(f"scale_{name}") for name in Scale._fields))
-            bank._state = BankState(**arrays)
-            bank.model = PoolModel.from_arrays(model)
+            weight = arrays.pop("weight")
+            bank._state, bank.model = BankState(**arrays), PoolModel.from_arrays(model)
+            bank._derived = Derived.of(bank._state, bank.model, detection, weight)
             bank.n_nodes, bank._closed, bank._last_filled = saved["n_nodes"], saved["closed"], saved["last_filled"]
             bank._open = {int(slot): [Rows(**unpack(rows))] for slot, rows in saved["open"].items()}
             bank._log = Rows(**unpack(saved["log"]))

@@ -19,7 +19,16 @@ from detectors.model import Scale
 from detectors.state import BankState
 
 __all__ = [
-    "ACTIVE", "FROZEN", "LEARNING", "add_wobble", "band_nats", "learn_block", "turn_blocks", "window", "wobble_sd",
+    "ACTIVE",
+    "FROZEN",
+    "LEARNING",
+    "add_wobble",
+    "band_nats",
+    "learn_block",
+    "mix_window",
+    "turn_blocks",
+    "window",
+    "wobble_sd",
 ]  # fmt: skip
 
 LEARNING, ACTIVE, FROZEN = 0, 1, 2
@@ -30,6 +39,7 @@ _BAND_SD = 3.0
 _CORRELATION_S = 300.0
 """Wobble is believed to last about this long, so a baseline of T seconds averages T / 300 independent pieces of it."""
 _WINSOR = 9.0
+_LONG_MOST = np.float32(30000)
 
 
 def wobble_sd(state: BankState, m: int) -> NDArray[np.float64]:
@@ -59,7 +69,7 @@ def band_nats(state: BankState, m: int, floor: float, scale: Scale) -> NDArray[n
 
 
 def _excess(
-    state: BankState, m: int, sums: NDArray[np.int64], n: NDArray[np.integer], scale: Scale
+    state: BankState, m: int, sums: NDArray[np.int64], n: NDArray[np.float32], scale: Scale
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Weighted squared deviation from the baseline beyond sampling noise, and the weight, both (4, m)."""
     base_n = state.base[:, :m].sum(axis=-1, dtype=np.float64)
@@ -72,7 +82,7 @@ def _excess(
     return weight * (np.minimum(np.square(deviation), limit) - noise), weight
 
 
-def add_wobble(state: BankState, sums: NDArray[np.int64], n: NDArray[np.integer], scale: Scale) -> None:
+def add_wobble(state: BankState, sums: NDArray[np.int64], n: NDArray[np.float32], scale: Scale) -> None:
     """Adds a tick's deviation to the running block.
 
     Args:
@@ -101,7 +111,7 @@ def learn_block(state: BankState, block: int, block_s: float, half_life_s: float
     leaving, sums = state.blocks[-1], state.block_sum[-1]
     if not leaving.any() and not state.block_mix[-1].any():
         return False
-    n = leaving.sum(axis=-1, dtype=np.int64)
+    n = leaving @ np.ones(leaving.shape[-1], np.float32)
     good = state.learned & (state.bad_block < block + 1 - len(state.blocks))
     some = good & (n > 0)
     if some.any():
@@ -138,13 +148,13 @@ def turn_blocks(state: BankState, block: int, enough: int, longest: int) -> None
         enough: Samples that fill a generation of the long window.
         longest: Blocks after which a generation is forgotten.
     """
-    state.long[0] += state.blocks[0]
+    state.long[0] += np.minimum(state.blocks[0], _LONG_MOST).astype(np.uint16)
     state.long_mix[0] += state.block_mix[0]
     for generation in (0, 1):
         old = state.long_since[generation] <= block - longest
         state.long[generation][old] = 0
         state.long_since[generation][old] = block + 1
-    full = state.long[0].sum(axis=-1) >= enough
+    full = state.long[0].sum(axis=-1, dtype=np.int64) >= enough
     state.long[1][full], state.long_since[1][full] = state.long[0][full], state.long_since[0][full]
     state.long[0][full], state.long_since[0][full] = 0, block + 1
     full_mix = state.long_mix[0].sum(axis=-1) >= enough
@@ -155,26 +165,38 @@ def turn_blocks(state: BankState, block: int, enough: int, longest: int) -> None
         array[0] = 0
 
 
-def window(state: BankState, m: int, need: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def window(state: BankState, m: int, need: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
     """The shortest run of newest blocks that holds `need` samples, else the long window.
 
     Returns:
-        Counts by rank bin (4, m, BINS), sums of residual codes over the blocks (4, m), counts by stratum (m, S).
+        Counts by rank bin (4, m, BINS), their sums (4, m), sums of residual codes over the blocks (4, m).
     """
-    counts, sums = state.blocks[0, :, :m].astype(np.int64), state.block_sum[0, :, :m].astype(np.int64)
-    mix = state.block_mix[0, :m].astype(np.int64)
+    counts, sums = state.blocks[0, :, :m].copy(), state.block_sum[0, :, :m].astype(np.int64)
+    ones = np.ones(counts.shape[-1], np.float32)
+    n = counts @ ones
+    few = n < need
     for older in range(1, len(state.blocks)):
-        few = counts.sum(axis=-1) < need
-        few_mix = mix.sum(axis=-1) < need
-        if not few.any() and not few_mix.any():
+        if not few.any():
             break
-        counts[few] += state.blocks[older, :, :m][few]
-        sums[few] += state.block_sum[older, :, :m][few]
-        mix[few_mix] += state.block_mix[older, :m][few_mix]
-    few = counts.sum(axis=-1) < need
+        np.add(counts, state.blocks[older, :, :m], out=counts, where=few[..., None])
+        np.add(sums, state.block_sum[older, :, :m], out=sums, where=few)
+        n = counts @ ones
+        few = n < need
     if few.any():
-        counts[few] = state.blocks[0, :, :m][few] + state.long[:, :, :m].sum(axis=0)[few]
-    few_mix = mix.sum(axis=-1) < need
-    if few_mix.any():
-        mix[few_mix] = state.block_mix[0, :m][few_mix] + state.long_mix[:, :m].sum(axis=0)[few_mix]
-    return counts, sums, mix
+        counts[few] = state.blocks[0, :, :m][few] + state.long[:, :, :m].sum(axis=0, dtype=np.float32)[few]
+        n = counts @ ones
+    return counts, n, sums
+
+
+def mix_window(state: BankState, m: int, need: int) -> NDArray[np.int64]:
+    """The same of the counts by stratum, (m, S)."""
+    mix = state.block_mix[0, :m].astype(np.int64)
+    few = mix.sum(axis=-1) < need
+    for older in range(1, len(state.block_mix)):
+        if not few.any():
+            break
+        np.add(mix, state.block_mix[older, :m], out=mix, where=few[:, None])
+        few = mix.sum(axis=-1) < need
+    if few.any():
+        mix[few] = state.block_mix[0, :m][few] + state.long_mix[:, :m].sum(axis=0, dtype=np.int64)[few]
+    return mix

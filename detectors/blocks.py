@@ -34,7 +34,7 @@ def complete(state: BankState, m: int, settings: Detection, over: int, block_s: 
 
 def _count_periods(state: BankState, m: int, settings: Detection) -> None:
     done, base = state.blocks[0, :, :m], state.base[:, :m]
-    n, n_base = done.sum(axis=-1, dtype=np.int64), base.sum(axis=-1)
+    n, n_base = done.sum(axis=-1), base.sum(axis=-1)
     counted = state.learned[:, :m] & (n > 0)
     if settings.method == "seed":
         kl = seed.kl_nats(base, done)

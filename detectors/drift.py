@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Decomposed", "bias_nats", "chain_rule", "kl_nats", "smallest_n"]
+__all__ = ["Decomposed", "bias_nats", "chain_rule", "kl_nats", "kl_of_window", "log_smoothed", "smallest_n"]
 
 _HALF = 0.5
 
@@ -42,6 +42,30 @@ def kl_nats(current: NDArray[Any], baseline: NDArray[Any], *, add: float = _HALF
     ratio = np.log(np.where(p > 0, p, 1.0)) - np.log(q)
     total: NDArray[np.float64] = np.maximum((p * np.where(p > 0, ratio, 0.0)).sum(axis=-1), 0.0)
     return total
+
+
+def log_smoothed(counts: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Log of the distribution of counts with one half added in every cell, float32 (..., K): a baseline for `kl_of_window`."""
+    smoothed = counts + np.float32(_HALF)
+    smoothed /= smoothed.sum(axis=-1, keepdims=True)
+    return np.asarray(np.log(smoothed, out=smoothed), np.float32)
+
+
+def kl_of_window(current: NDArray[np.float32], n: NDArray[np.float32], log_baseline: NDArray[np.float32]) -> NDArray[np.float32]:
+    """`kl_nats` of many windows in float32, to within 1e-4 nats.
+
+    Args:
+        current: Counts (..., K).
+        n: Their sums (...).
+        log_baseline: From `log_smoothed`, (..., K).
+    """
+    smoothed = current + np.float32(_HALF)
+    total = n + np.float32(_HALF * current.shape[-1])
+    ratio = np.log(smoothed)
+    ratio -= log_baseline
+    out = np.einsum("...k,...k->...", smoothed, ratio)
+    out = out / total - np.log(total)
+    return np.asarray(np.maximum(out, np.float32(0)))
 
 
 def bias_nats(cells: int, n: NDArray[Any], n_baseline: NDArray[Any]) -> NDArray[np.float64]:

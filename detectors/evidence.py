@@ -20,7 +20,10 @@ from numpy.typing import NDArray
 
 from detectors.ranks import TAIL_BINS, Template
 
-__all__ = ["FAMILY", "FASTER", "SLOWER", "band_null", "log_threshold", "update"]
+__all__ = [
+    "FAMILY", "FASTER", "MAX_BAND", "SLOWER", "SLOWER_WEIGHTS", "band_null", "binomial_log_e", "log_likelihood", "log_threshold",
+    "mixture_log", "tail_allowance", "tail_share", "tilt", "update", "upper_share",
+]  # fmt: skip
 
 _STEPS = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.27, 0.35, 0.45, 0.6, 0.8, 1.1, 1.6, 2.3)
 _SHIFTS: NDArray[np.float64] = np.array([*(-d for d in reversed(_STEPS)), 0.0, *_STEPS])
@@ -29,7 +32,9 @@ _PARTIAL: tuple[Template, ...] = ((0.5, 0.35), (0.3, 0.8), (0.1, 1.1), (0.2, 2.3
 FAMILY: list[Template] = [*((1.0, float(d)) for d in _SHIFTS), *_PARTIAL]
 """Shifts of everything in ascending order, then partial slowdowns."""
 _ZERO = len(_STEPS)
-MAX_BAND = float(_STEPS[10])
+_MAX_STEP = 11
+MAX_BAND = float(_STEPS[_MAX_STEP - 1])
+"""Widest tolerance band, nats."""
 PRIOR = 64.0
 """Samples' worth of the pool's shape in each series' baseline."""
 _BIN_PRIOR = 10.0
@@ -55,50 +60,80 @@ def log_threshold(ticks_per_day: float, false_alarms_per_day: float) -> float:
     return float(np.log(ticks_per_day / false_alarms_per_day))
 
 
-def band_null(
-    log_likelihood: NDArray[np.float32], band_nats: NDArray[np.float32]
-) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-    """Largest log-likelihood over |d| <= band of the baseline shifted by d, and the index of the best shift in FAMILY, (...).
+def log_likelihood(
+    counts: NDArray[np.float32], n: NDArray[np.float32], log_shapes: NDArray[np.float32], log_z: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Log-likelihood of a tick's counts under every template, up to a term that all of them share, (4, FAMILY, m).
 
     Args:
-        log_likelihood: (..., len(FAMILY)); between the grid's shifts it is interpolated linearly.
-        band_nats: Half-width of the tolerance band, (...), at most MAX_BAND.
+        counts: (4, m, BINS).
+        n: Their sums, (4, m).
+        log_shapes: (4, FAMILY, BINS), from `tilt`.
+        log_z: (4, FAMILY + TAIL_BINS, m), from `tilt`.
     """
-    shifts = log_likelihood[..., : len(_SHIFTS)]
+    out: NDArray[np.float32] = log_shapes @ counts.transpose(0, 2, 1)
+    out -= n[:, None] * log_z[:, : len(FAMILY)]
+    return out
+
+
+def band_null(log_p: NDArray[np.float32], band_nats: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Largest log-likelihood over |d| <= band of the baseline shifted by d, (4, m).
+
+    Args:
+        log_p: (4, FAMILY, m), from `log_likelihood`; between the grid's shifts it is interpolated linearly.
+        band_nats: Half-width of the tolerance band, (4, m), at most MAX_BAND.
+    """
     band = np.clip(band_nats, 0.0, MAX_BAND)
-    inside = np.where(band[..., None] >= _ABS_SHIFTS, shifts, np.float32(-np.inf))
-    where = inside.argmax(axis=-1)
-    best: NDArray[np.float32] = np.take_along_axis(inside, where[..., None], axis=-1)[..., 0]
-    upper = np.minimum(np.searchsorted(_GRID, band, side="right"), len(_STEPS))
-    part = ((band - _GRID[upper - 1]) / (_GRID[upper] - _GRID[upper - 1])).astype(np.float32)
+    best = log_p[:, _ZERO].copy()
+    for step in range(1, int(np.searchsorted(_GRID, band.max(), side="right"))):
+        inside = band >= _GRID[step]
+        for index in (_ZERO - step, _ZERO + step):
+            np.maximum(best, log_p[:, index], out=best, where=inside)
+    upper = np.searchsorted(_GRID[: _MAX_STEP + 1], band, side="right")
+    upper = np.minimum(upper, _MAX_STEP)
+    part = (band - _GRID[upper - 1]) / (_GRID[upper] - _GRID[upper - 1])
     for sign in (1, -1):
-        low = np.take_along_axis(shifts, (_ZERO + sign * (upper - 1))[..., None], axis=-1)[..., 0]
-        high = np.take_along_axis(shifts, (_ZERO + sign * upper)[..., None], axis=-1)[..., 0]
-        np.maximum(best, low + part * (high - low), out=best)
-    return best, where
+        low = np.take_along_axis(log_p, (_ZERO + sign * (upper - 1))[:, None], axis=1)[:, 0]
+        high = np.take_along_axis(log_p, (_ZERO + sign * upper)[:, None], axis=1)[:, 0]
+        high -= low
+        high *= part
+        high += low
+        np.maximum(best, high, out=best)
+    return best
+
+
+def tail_share(log_shapes: NDArray[np.float32], log_z: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Share of requests above the baseline's q0.99 that each series' baseline has, (4, r). Arguments as in `tail_allowance`."""
+    log_share = log_shapes[:, _ZERO, -TAIL_BINS:, None] + log_z[:, -TAIL_BINS:] - log_z[:, None, _ZERO]
+    return np.asarray(np.exp(log_share).sum(axis=1))
 
 
 def tail_allowance(
-    counts: NDArray[Any], where: NDArray[np.intp], log_shapes: NDArray[np.float32], log_z: NDArray[np.float32]
+    counts: NDArray[np.float32],
+    log_p: NDArray[np.float32],
+    band_nats: NDArray[np.float32],
+    log_shapes: NDArray[np.float32],
+    log_z: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """How much better the null explains a tick when its tail may be up to TAIL_TOLERANCE times as heavy, nats (4, m).
+    """How much better the null explains counts when its tail may be up to TAIL_TOLERANCE times as heavy, nats (k,).
 
     Tails wobble more than centres: the odds of the bins above q0.99 are free between the baseline's and twice that.
 
     Args:
-        counts: (4, m, BINS).
-        where: Best shift of the null, from `band_null`.
-        log_shapes: (4, FAMILY, BINS), from `tilt`.
-        log_z: (4, m, FAMILY), whose last entries belong to the tail bins, from `tilt`.
+        counts: Of k series, (k, BINS).
+        log_p: Their log-likelihoods, (k, FAMILY).
+        band_nats: Their tolerance bands, (k,).
+        log_shapes: Templates of their SLIs, (k, FAMILY, BINS).
+        log_z: Their normalisers and tail ratios, (k, FAMILY + TAIL_BINS).
     """
-    slowest = counts[..., -TAIL_BINS:].sum(axis=-1).astype(np.float32)
-    n = counts.sum(axis=-1).astype(np.float32)
-    shape = np.take_along_axis(log_shapes[..., -TAIL_BINS:], where[..., None], axis=1)
-    z = np.take_along_axis(log_z, where[..., None], axis=-1)
-    share = np.minimum(np.exp(shape + log_z[..., -TAIL_BINS:] - z).sum(axis=-1), np.float32(0.5))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        wanted = slowest * (1 - share) / ((n - slowest) * share)
-    factor = np.clip(np.nan_to_num(wanted, nan=1.0, posinf=TAIL_TOLERANCE), 1.0, TAIL_TOLERANCE)
+    k = np.arange(len(counts))
+    shifts = np.where(np.maximum(band_nats, 0.0)[:, None] >= _ABS_SHIFTS, log_p[:, : len(_SHIFTS)], np.float32(-np.inf))
+    best = shifts.argmax(axis=1)
+    log_share = log_shapes[k, best, -TAIL_BINS:] + log_z[:, -TAIL_BINS:] - log_z[k, best][:, None]
+    share = np.clip(np.exp(log_share).sum(axis=1), 1e-9, 0.5)
+    slowest, n = counts[:, -TAIL_BINS:].sum(axis=1), counts.sum(axis=1)
+    wanted = slowest * (1 - share) / (np.maximum(n - slowest, 1e-9) * share)
+    factor = np.clip(wanted, 1.0, TAIL_TOLERANCE)
     return np.asarray(slowest * np.log(factor) - n * np.log1p((factor - 1) * share), np.float32)
 
 
@@ -106,22 +141,26 @@ def update(statistic: NDArray[np.float32], log_e: NDArray[np.float32], happened:
     """One Shiryaev-Roberts step R <- (R + 1) e, in place, where something happened.
 
     Args:
-        statistic: R, (..., alternatives).
-        log_e: log e of this tick, (..., alternatives).
-        happened: (...): the series had samples.
+        statistic: R, (..., alternatives, m).
+        log_e: log e of this tick, (..., alternatives, m), overwritten.
+        happened: (..., m): the series had samples.
         cap: Largest value kept, so that a cleared fault is forgotten soon.
     """
-    step = (statistic + 1) * np.exp(np.clip(log_e, -_MAX_LOG, _MAX_LOG))
-    np.minimum(step, cap, out=step)
-    np.copyto(statistic, step, where=happened[..., None])
+    np.clip(log_e, -_MAX_LOG, _MAX_LOG, out=log_e)
+    np.exp(log_e, out=log_e)
+    log_e *= statistic + 1
+    np.minimum(log_e, np.float32(cap), out=statistic, where=happened[..., None, :])
 
 
 def mixture_log(statistic: NDArray[np.float32], weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-    """Log of the weighted mean of the alternatives' statistics, (...); -inf before the first tick."""
-    share = np.ones(statistic.shape[-1]) if weights is None else weights
+    """Log of the weighted mean of the alternatives' statistics (..., alternatives, m), (..., m); -inf before the first tick."""
+    count = statistic.shape[-2]
+    share = np.full(count, 1 / count) if weights is None else weights / weights.sum()
+    total = np.zeros((*statistic.shape[:-2], statistic.shape[-1]))
+    for i in range(count):
+        total += share[i] * statistic[..., i, :]
     with np.errstate(divide="ignore"):
-        total: NDArray[np.float64] = np.log(statistic @ (share / share.sum()))
-    return total
+        return np.log(total, out=total)
 
 
 def tilt(shapes: NDArray[np.floating], base: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -136,7 +175,7 @@ def tilt(shapes: NDArray[np.floating], base: NDArray[np.float32]) -> tuple[NDArr
         base: Baseline counts, (4, r, BINS).
 
     Returns:
-        (4, FAMILY, BINS), and (4, r, FAMILY + TAIL_BINS): the last ones are the log ratios of the tail bins.
+        (4, FAMILY, BINS), and (4, FAMILY + TAIL_BINS, r): the last ones are the log ratios of the tail bins.
     """
     centre = shapes[:, None, _ZERO].astype(np.float32)
     own = base + np.float32(PRIOR) * centre
@@ -144,23 +183,11 @@ def tilt(shapes: NDArray[np.floating], base: NDArray[np.float32]) -> tuple[NDArr
     own /= centre
     log_ratio = np.log(own, out=own)
     log_ratio *= base / (base + np.float32(_BIN_PRIOR))
-    tail = log_ratio[..., -TAIL_BINS:].copy()
-    normaliser = np.exp(log_ratio) @ shapes.transpose(0, 2, 1).astype(np.float32)
-    return np.log(shapes).astype(np.float32), np.concatenate([np.log(normaliser), tail], axis=-1)
-
-
-def log_likelihood(counts: NDArray[Any], log_shapes: NDArray[np.float32], log_z: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Log-likelihood of a tick's counts under every template, up to a term that all of them share, (4, m, FAMILY).
-
-    Args:
-        counts: (4, m, BINS).
-        log_shapes: (4, FAMILY, BINS), from `tilt`.
-        log_z: (4, m, FAMILY + TAIL_BINS), from `tilt`.
-    """
-    c = counts.astype(np.float32)
-    out: NDArray[np.float32] = c @ log_shapes.transpose(0, 2, 1)
-    out -= c.sum(axis=-1, keepdims=True) * log_z[..., : len(FAMILY)]
-    return out
+    out = np.empty((len(base), len(FAMILY) + TAIL_BINS, base.shape[1]), np.float32)
+    out[:, len(FAMILY) :] = log_ratio[..., -TAIL_BINS:].transpose(0, 2, 1)
+    np.exp(log_ratio, out=log_ratio)
+    np.log(shapes.astype(np.float32) @ log_ratio.transpose(0, 2, 1), out=out[:, : len(FAMILY)])
+    return np.log(shapes).astype(np.float32), out
 
 
 def upper_share(share: NDArray[np.float64], n: NDArray[Any], tolerance: float) -> NDArray[np.float64]:

@@ -31,7 +31,7 @@ class Residuals(NamedTuple):
     places: NDArray[np.intp]
 
 
-Tally = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+Tally = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]
 """Counts by rank bin (4, m, BINS), sums of residual codes (4, m), counts by stratum (m, S); row 0 is the pool."""
 
 
@@ -48,7 +48,7 @@ def tally(model: PoolModel, rows: Rows, offset: NDArray[np.float32], m: int) -> 
     places = model.places(rows.stratum)
     bins = model.bins(codes, measured, places)
     node = rows.node.astype(np.intp) + 1
-    counts = np.empty((SLIS, m, ranks.BINS), np.int64)
+    counts = np.empty((SLIS, m, ranks.BINS), np.float32)
     sums = np.empty((SLIS, m), np.int64)
     for sli in range(SLIS):
         usable = bins[sli] != ranks.UNKNOWN_BIN

@@ -1,5 +1,5 @@
-"""A node against the rest of its pool: what all nodes share is the workload's or the deploy's doing, what one shows alone
-is its own.
+"""A node against the rest of its pool: what all nodes show is the workload's or the deploy's doing, what one shows alone is its
+own.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ def shift_against_peers(shift_nats: NDArray[np.float64], usable: NDArray[np.bool
     >>> shift_against_peers(np.array([[1.1, 0.0, 0.1, -0.1]]), np.ones((1, 4), bool)).round(2).tolist()
     [[1.1, -0.1, 0.1, -0.2]]
     """
-    usable = usable & np.isfinite(shift_nats)
-    values = np.where(usable, shift_nats, np.inf)
-    order = np.argsort(values, axis=-1, kind="stable")
-    ordered = np.take_along_axis(values, order, axis=-1)
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.broadcast_to(np.arange(order.shape[-1]), order.shape).copy(), axis=-1)
-    others = usable.sum(axis=-1, keepdims=True) - 1
-    # The r-th smallest of the others is the r-th of all, or the next one when the node itself comes before it.
-    low, high = np.maximum(others - 1, 0) // 2, others // 2
-
-    def pick(rank: NDArray[np.intp]) -> NDArray[np.float64]:
-        at = np.minimum(rank + (place <= rank), ordered.shape[-1] - 1)
-        return np.take_along_axis(ordered, at, axis=-1)
-
-    with np.errstate(invalid="ignore"):
-        median = (pick(low) + pick(high)) / 2
-        return np.where(usable & (others > 0), shift_nats - median, np.nan)
+    out = np.full(shift_nats.shape, np.nan)
+    for row, values, some in zip(out, shift_nats, usable & np.isfinite(shift_nats), strict=True):
+        mine = values[some]
+        others = len(mine) - 1
+        if others < 1:
+            continue
+        low, high = (others - 1) // 2, others // 2
+        ordered = np.partition(mine, sorted({low, low + 1, high, min(high + 1, others)}))
+        # The r-th smallest of the others is the r-th of all, or the next one when the node itself comes before it.
+        median = (
+            np.where(mine <= ordered[low], ordered[low + 1], ordered[low])
+            + np.where(mine <= ordered[high], ordered[min(high + 1, others)], ordered[high])
+        ) / 2
+        row[some] = mine - median
+    return out

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.evidence import FAMILY, FASTER, SLOWER
+from detectors.evidence import FASTER, SLOWER
 from detectors.histogram import BUCKETS
-from detectors.ranks import BINS, TAIL_BINS
+from detectors.ranks import BINS
 
 __all__ = ["SLIS", "BankState", "pack", "unpack"]
 
@@ -50,23 +50,21 @@ class BankState:
     """(4, r) Sum of the residual codes of the same samples."""
     base_s: F32
     """(4, r) Seconds that the baseline has learned from."""
-    log_z: F32
-    """(4, r, FAMILY + TAIL_BINS) What `evidence.tilt` says of the series."""
     wobble: F32
     """(4, r, 4) Weighted sum of squared wobble and sum of weights, of ticks and of blocks."""
     slow: F32
-    """(4, r, SLOWER) Shiryaev-Roberts statistics against slowdowns."""
+    """(4, SLOWER, r) Shiryaev-Roberts statistics against slowdowns."""
     fast: F32
-    """(4, r, FASTER) The same for improvements."""
+    """(4, FASTER, r) The same for improvements."""
     bad_block: I64
     """(4, r) Last block in which the series alarmed or was held."""
-    blocks: U32
+    blocks: F32
     """(B, 4, r, BINS) Counts by rank bin."""
     block_sum: I32
     """(B, 4, r) Sums of residual codes."""
     block_wobble: F32
     """(B, 4, r, 2) Tick wobble of the block: weighted sum of squares, weights."""
-    long: U32
+    long: U16
     """(2, 4, r, BINS) Two generations of counts for series too sparse for the blocks."""
     long_since: I32
     """(2, 4, r) Block in which a generation began."""
@@ -89,7 +87,7 @@ class BankState:
     recent_mix: F32
     """(r, S) Recent counts by stratum, quickly forgotten."""
     mix: F32
-    """(r, 1) Shiryaev-Roberts statistic of the mix."""
+    """(1, r) Shiryaev-Roberts statistic of the mix."""
     mix_wobble: F64
     """(r, 2) Weighted sum of the blocks' KL from the usual mix, sum of weights."""
 
@@ -106,15 +104,14 @@ class BankState:
             base=np.zeros((*series, BINS), np.float32),
             base_sum=np.zeros(series),
             base_s=np.zeros(series, np.float32),
-            log_z=np.zeros((*series, len(FAMILY) + TAIL_BINS), np.float32),
             wobble=np.zeros((*series, 4), np.float32),
-            slow=np.zeros((*series, len(SLOWER)), np.float32),
-            fast=np.zeros((*series, len(FASTER)), np.float32),
+            slow=np.zeros((SLIS, len(SLOWER), rows), np.float32),
+            fast=np.zeros((SLIS, len(FASTER), rows), np.float32),
             bad_block=np.full(series, -1, np.int64),
-            blocks=np.zeros((b, *series, BINS), np.uint32),
+            blocks=np.zeros((b, *series, BINS), np.float32),
             block_sum=np.zeros((b, *series), np.int32),
             block_wobble=np.zeros((b, *series, 2), np.float32),
-            long=np.zeros((2, *series, BINS), np.uint32),
+            long=np.zeros((2, *series, BINS), np.uint16),
             long_since=np.zeros((2, *series), np.int32),
             fine=np.zeros((*series, BUCKETS), np.uint16),
             tail=np.full((*series, 4), np.nan, np.float32),
@@ -125,7 +122,7 @@ class BankState:
             block_mix=np.zeros((b, rows, strata), np.uint32),
             long_mix=np.zeros((2, rows, strata), np.uint32),
             recent_mix=np.zeros((rows, strata), np.float32),
-            mix=np.zeros((rows, 1), np.float32),
+            mix=np.zeros((1, rows), np.float32),
             mix_wobble=np.zeros((rows, 2)),
         )
 
@@ -164,8 +161,8 @@ class BankState:
             array[(slice(None),) * axis + (rows,)] = new
 
 
-_ROW_AXIS = dict.fromkeys(("born", "next_read", "base_mix", "recent_mix", "mix", "mix_wobble"), 0)
-_ROW_AXIS |= dict.fromkeys(("blocks", "block_sum", "block_wobble", "long", "long_since"), 2)
+_ROW_AXIS = dict.fromkeys(("born", "next_read", "base_mix", "recent_mix", "mix_wobble"), 0)
+_ROW_AXIS |= dict.fromkeys(("blocks", "block_sum", "block_wobble", "long", "long_since", "slow", "fast"), 2)
 """Axis of the rows; 1 where not said."""
 
 

@@ -26,6 +26,13 @@ def test_plain_kl_is_scipys_on_the_same_smoothed_counts(current, baseline):
     assert drift.kl_nats(current, baseline) == pytest.approx(entropy(current + 0.5, baseline + 0.5), abs=1e-4)
 
 
+@given(COUNTS, COUNTS)
+def test_fast_kl_agrees_to_a_ten_thousandth(current, baseline):
+    window = current.astype(np.float32)
+    fast = drift.kl_of_window(window, window.sum(axis=-1), drift.log_smoothed(baseline.astype(np.float32)))
+    assert fast == pytest.approx(entropy(current + 0.5, baseline + 0.5), abs=1e-4)
+
+
 @given(COUNTS)
 def test_equal_counts_have_no_drift(counts):
     assert drift.kl_nats(counts, counts) == 0

@@ -13,7 +13,8 @@ def run(shares, n, ticks, seed=0, radius=0.03):
     r, recent, out = np.zeros((1, 1), np.float32), np.zeros((1, 5)), []
     for share in np.broadcast_to(shares, (ticks, 5)):
         counts = rng.multinomial(n, share)[None]
-        evidence.update(r, mix.log_e(counts, USUAL[None], recent, np.array([radius]))[:, None], np.array([True]), 1e15)
+        log_e = mix.log_e(counts, USUAL[None], recent, np.array([radius]))
+        evidence.update(r, log_e[None], np.array([True]), 1e15)
         recent = recent * mix.RECENT_KEEP + counts
         out.append(float(evidence.mixture_log(r)[0]))
     return out

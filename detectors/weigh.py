@@ -1,0 +1,106 @@
+"""One tick of evidence for all series: likelihoods, Shiryaev-Roberts steps, alarms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detectors import baseline, evidence, mix, ranks
+from detectors.derived import Derived
+from detectors.evidence import FASTER, SLOWER, SLOWER_WEIGHTS
+from detectors.state import BankState
+from schemas.policy import Detection
+
+__all__ = ["Alarms", "weigh", "weigh_mix"]
+
+_CAP_NATS = 8.0
+"""The statistics are kept at most this far above the threshold, so that a cleared fault is forgotten within a tick or two."""
+
+
+@dataclass(slots=True)
+class Alarms:
+    """Outcome of the tests of a tick.
+
+    Attributes:
+        slower, faster: bool (4, m).
+        mix: bool (m,).
+        log_evidence: Of a slowdown, (4, m).
+        bad: bool (4, m): slower, or the node is held; the baseline must not learn.
+    """
+
+    slower: NDArray[np.bool_]
+    faster: NDArray[np.bool_]
+    mix: NDArray[np.bool_]
+    log_evidence: NDArray[np.float64]
+    bad: NDArray[np.bool_]
+
+
+def weigh(
+    state: BankState,
+    derived: Derived,
+    settings: Detection,
+    log_a: float,
+    counts: NDArray[np.float32],
+    n: NDArray[np.float32],
+    weight: NDArray[np.float64],
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]:
+    """Tests a tick's counts for slowdowns and improvements.
+
+    Args:
+        state: Of the bank, changed in place.
+        derived: From its baselines.
+        settings: Of the detection.
+        log_a: Evidence at which a series alarms.
+        counts: Counts by rank bin, (4, m, BINS).
+        n: Their sums, (4, m).
+        weight: Shares of the strata in the tick, (4, R).
+
+    Returns:
+        Alarms slower and faster, and the log of the statistic for slower, each (4, m).
+    """
+    m = n.shape[1]
+    learned = state.learned[:, :m]
+    happened = learned & (n > 0)
+    if happened.any():
+        scale = derived.scale.at_least_under(weight)
+        band = derived.band[:, :m]
+        if (scale.place > 1.05 * derived.scale.place).any():  # the tick's mix leans on strata that are less well known
+            band = baseline.band_nats(state, m, settings.wobble_floor_ratio, scale)
+        log_z = derived.log_z[:, :, :m]
+        log_p = evidence.log_likelihood(counts, n, derived.log_shapes, log_z)
+        null = evidence.band_null(log_p, band)
+        slowest = counts[..., -ranks.TAIL_BINS :] @ np.ones(ranks.TAIL_BINS, np.float32)
+        sli, row = np.nonzero(slowest > n * derived.tail_share[:, :m])
+        null[sli, row] += evidence.tail_allowance(
+            counts[sli, row], log_p[sli, :, row], band[sli, row], derived.log_shapes[sli], log_z[sli, :, row]
+        )
+        cap = float(np.exp(log_a + _CAP_NATS))
+        evidence.update(state.slow[:, :, :m], log_p[:, SLOWER] - null[:, None], happened, cap)
+        evidence.update(state.fast[:, :, :m], log_p[:, FASTER] - null[:, None], happened, cap)
+    slow = evidence.mixture_log(state.slow[:, :, :m], SLOWER_WEIGHTS)
+    fast = evidence.mixture_log(state.fast[:, :, :m])
+    return learned & (slow >= log_a), learned & (fast >= log_a), slow
+
+
+def weigh_mix(state: BankState, log_a: float, mixes: NDArray[np.int64], seen: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Tests a tick's mix of requests, bool (m,); also keeps what recent mixes were.
+
+    Args:
+        state: Of the bank, changed in place.
+        log_a: Evidence at which a series alarms.
+        mixes: Counts by stratum, (m, S).
+        seen: Strata that have occurred.
+    """
+    m = len(mixes)
+    base, recent, now = state.base_mix[:m, seen], state.recent_mix[:m], mixes[:, seen]
+    n, n_base = now.sum(axis=1), base.sum(axis=1)
+    happened = (n > 0) & (n_base > 0)
+    if happened.any():
+        radius = mix.radius_nats(state.mix_wobble[:m], n_base, max(len(seen), 2))
+        log_e = mix.log_e(now, base, recent[:, seen], radius)
+        evidence.update(state.mix[:, :m], log_e[None], happened, float(np.exp(log_a + _CAP_NATS)))
+        recent *= np.where(happened, np.float32(mix.RECENT_KEEP), np.float32(1))[:, None]
+        recent += np.where(happened[:, None], mixes, 0).astype(np.float32)
+    return np.asarray(state.mix[0, :m] >= np.exp(log_a))
