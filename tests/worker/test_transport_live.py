@@ -27,15 +27,14 @@ class Reader:
     def __init__(self, app: WorkerApp, topic: str, done: bool) -> None:
         self.app, self.topic = app, topic
         self.batches: list[FetchBatch] = []
-        self.arrived = asyncio.Condition()
+        self.arrived = asyncio.Event()
 
         async def agent(stream: Any) -> None:
             async for event in stream.events():
                 self.batches.append(event.value)
                 if done:
                     event.value.done()
-                async with self.arrived:
-                    self.arrived.notify_all()
+                self.arrived.set()
 
         app.agent(app.batches(topic), name="reader")(agent)
 
@@ -43,8 +42,10 @@ class Reader:
         return [r.offset for b in self.batches if b.tp.partition == partition and tag in (None, b.tag) for r in b.records]
 
     async def until(self, predicate: Any, deadline_s: float = 20) -> None:
-        async with asyncio.timeout(deadline_s), self.arrived:
-            await self.arrived.wait_for(predicate)
+        async with asyncio.timeout(deadline_s):
+            while not predicate():
+                self.arrived.clear()
+                await self.arrived.wait()
 
 
 @asynccontextmanager
