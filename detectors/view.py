@@ -38,9 +38,8 @@ def bin_view(bank: SeriesBank) -> BinView:
         codes = model.edges[slis, busiest] - model.centre[slis, busiest][:, None]
         edges = np.exp(codes * model.nats_per_code[:, None])
         edges[~np.asarray(model.known.any(axis=1))] = np.nan
-    return BinView(
-        state.base[:, 1:m].transpose(1, 0, 2).astype(np.float64), counts[:, 1:].transpose(1, 0, 2).copy(), np.asarray(edges)
-    )  # fmt: skip
+    base, window = (a[:, 1:m].transpose(1, 0, 2) for a in (state.base, counts))
+    return BinView(base.astype(np.float64), window.astype(np.int64), np.asarray(edges))
 
 
 def contributions_nats(window: NDArray[np.integer], base: NDArray[np.floating]) -> NDArray[np.float64]:
