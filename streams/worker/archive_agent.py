@@ -124,7 +124,8 @@ class ArchiveAgent:
 
     async def restored(self) -> None:
         """Wait until it is known where to go on in all partitions that are ours."""
-        await asyncio.gather(*(asyncio.shield(t.ready) for t in self._owned.values()))
+        while pending := [t.ready for t in self._owned.values() if not t.ready.done()]:
+            await asyncio.wait(pending)  # a rebalance may cancel some and bring others
 
     async def _on_assigned(self, app: Any, assigned: set[TP], **_: Any) -> None:
         for tp in {tp for tp in assigned if tp.topic in ARCHIVED} - self._owned.keys():

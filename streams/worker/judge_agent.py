@@ -122,7 +122,8 @@ class JudgeAgent:
 
     async def restored(self) -> None:
         """Wait until all partitions that are ours are restored."""
-        await asyncio.gather(*(asyncio.shield(t.ready) for t in self._owned.values()))
+        while pending := [t.ready for t in self._owned.values() if not t.ready.done()]:
+            await asyncio.wait(pending)  # a rebalance may cancel some and bring others
 
     async def _on_assigned(self, app: Any, assigned: set[TP], **_: Any) -> None:
         mine = {tp.partition for tp in assigned if tp.topic == FRAMES.name}

@@ -338,3 +338,19 @@ async def test_takeover_is_tried_until_it_succeeds(factory: Any, monkeypatch: py
     assert rig.takeover.claims == 1, "an epoch is not spent on each attempt"
     monkeypatch.undo()
     await rig.agent.release()
+
+
+async def test_waiting_for_the_restore_survives_a_rebalance_in_the_middle_of_it(factory: Any) -> None:
+    rig = Rig(factory)
+    rig.takeover.gate.clear()
+    await rig.assign()
+    restored = asyncio.create_task(rig.agent.restored())
+    await asyncio.sleep(0)
+    await rig.revoke()
+    await rig.assign()
+    rig.takeover.gate.set()
+    async with asyncio.timeout(5):
+        await restored
+        await rig.agent.restored()
+    assert rig.agent.partitions == [0]
+    await rig.agent.release()
