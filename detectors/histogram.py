@@ -21,6 +21,7 @@ __all__ = ["BUCKETS", "EDGES_S", "HIGHEST_S", "LOWEST_S", "MAX_ERROR_RATIO", "VA
 
 _SUB_BITS = 5
 _OCTAVES = 29
+_CHUNK = 1024
 _SHIFT = 23 - _SUB_BITS
 
 LOWEST_S = 2.0**-17
@@ -110,19 +111,31 @@ def quantiles(counts: NDArray[Any], q: Sequence[float]) -> NDArray[np.float64]:
     """
     lead = counts.shape[:-1]
     rows = counts.reshape(-1, BUCKETS)
-    octaves = octave_counts(rows)
-    total = octaves.sum(axis=1)
     out = np.empty((len(rows), len(q)))
-    for column, probability in enumerate(q):
-        rank = np.maximum(np.ceil(probability * total - 1e-9), 1)
-        out[:, column] = VALUES_S[bucket_at(rows, octaves, rank)]
-    out[total == 0] = np.nan
+    for start in range(0, len(rows), _CHUNK):  # a chunk stays in the cache
+        part = rows[start : start + _CHUNK]
+        octaves = octave_counts(part)
+        total = octaves.sum(axis=1)
+        for column, probability in enumerate(q):
+            rank = np.maximum(np.ceil(probability * total - 1e-9), 1)
+            out[start : start + _CHUNK, column] = VALUES_S[bucket_at(part, octaves, rank)]
+        out[start : start + _CHUNK][total == 0] = np.nan
     return out.reshape(*lead, len(q))
 
 
 def octave_counts(rows: NDArray[Any]) -> NDArray[np.int64]:
     """Counts of the underflow, of each octave and of the overflow, (R, octaves + 2), of histograms (R, BUCKETS)."""
-    return np.add.reduceat(rows, _GROUPS, axis=1, dtype=np.int64)
+    if rows.dtype != np.uint16:
+        return np.add.reduceat(rows, _GROUPS, axis=1, dtype=np.int64)
+    # The same by products with ones, a good deal faster; sums of 32 such counts are exact in float32.
+    out = np.empty((len(rows), len(_GROUPS)), np.int64)
+    ones = np.ones(1 << _SUB_BITS, np.float32)
+    for start in range(0, len(rows), _CHUNK):
+        part = rows[start : start + _CHUNK]
+        inner = part[:, 1:-1].astype(np.float32).reshape(len(part), _OCTAVES, 1 << _SUB_BITS)
+        out[start : start + _CHUNK, 1:-1] = inner @ ones
+    out[:, 0], out[:, -1] = rows[:, 0], rows[:, -1]
+    return out
 
 
 def bucket_at(rows: NDArray[Any], octaves: NDArray[np.int64], rank: NDArray[Any]) -> NDArray[np.intp]:
@@ -133,14 +146,20 @@ def bucket_at(rows: NDArray[Any], octaves: NDArray[np.int64], rank: NDArray[Any]
         octaves: Their `octave_counts`.
         rank: From 1, (R,).
     """
-    upto = np.cumsum(octaves, axis=1)
+    width = 1 << _SUB_BITS
+    narrow = np.int32 if rows.dtype == np.uint16 else np.int64
+    rank = np.ceil(rank).astype(narrow)
+    octaves = octaves.astype(narrow)
+    upto = np.cumsum(octaves, axis=1, dtype=narrow)
     everyone = np.arange(len(rows))
     group = np.minimum((upto < rank[:, None]).sum(axis=1), len(_GROUPS) - 1)
-    start = _GROUPS[group]
-    cells = np.minimum(start[:, None] + np.arange(1 << _SUB_BITS), BUCKETS - 1)
-    inside = np.cumsum(rows[everyone[:, None], cells], axis=1, dtype=np.int64)
+    start = np.minimum(_GROUPS[group], BUCKETS - width)
+    flat = np.ascontiguousarray(rows).reshape(-1)
+    windows = np.lib.stride_tricks.sliding_window_view(flat, width)[everyone * BUCKETS + start]
+    inside = np.cumsum(windows, axis=1, dtype=narrow)
     left = rank - (upto[everyone, group] - octaves[everyone, group])
-    return np.asarray(np.minimum(start + (inside < left[:, None]).sum(axis=1), BUCKETS - 1))
+    found = start + (inside < left[:, None]).sum(axis=1)
+    return np.asarray(np.where(group == len(_GROUPS) - 1, BUCKETS - 1, found))
 
 
 _GROUPS: NDArray[np.intp] = np.concatenate([[0], np.arange(_OCTAVES) * (1 << _SUB_BITS) + 1, [BUCKETS - 1]]).astype(np.intp)

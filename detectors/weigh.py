@@ -15,6 +15,7 @@ from schemas.policy import Detection
 
 __all__ = ["Alarms", "weigh", "weigh_mix"]
 
+_CHUNK = 1024
 _CAP_NATS = 8.0
 """The statistics are kept at most this far above the threshold, so that a cleared fault is forgotten within a tick or two."""
 
@@ -68,20 +69,36 @@ def weigh(
         band = derived.band[:, :m]
         if (scale.place > 1.05 * derived.scale.place).any():  # the tick's mix leans on strata that are less well known
             band = baseline.band_nats(state, m, settings.wobble_floor_ratio, scale)
-        log_z = derived.log_z[:, :, :m]
-        log_p = evidence.log_likelihood(counts, n, derived.log_shapes, log_z)
-        null = evidence.band_null(log_p, band)
-        slowest = counts[..., -ranks.TAIL_BINS :] @ np.ones(ranks.TAIL_BINS, np.float32)
-        sli, row = np.nonzero(slowest > n * derived.tail_share[:, :m])
-        null[sli, row] += evidence.tail_allowance(
-            counts[sli, row], log_p[sli, :, row], band[sli, row], derived.log_shapes[sli], log_z[sli, :, row]
-        )
-        cap = float(np.exp(log_a + _CAP_NATS))
-        evidence.update(state.slow[:, :, :m], log_p[:, SLOWER] - null[:, None], happened, cap)
-        evidence.update(state.fast[:, :, :m], log_p[:, FASTER] - null[:, None], happened, cap)
+        for start in range(0, m, _CHUNK):  # what a chunk needs stays in the cache
+            rows = slice(start, min(start + _CHUNK, m))
+            _step(state, derived, log_a, counts[:, rows], n[:, rows], band[:, rows], happened[:, rows], rows)
     slow = evidence.mixture_log(state.slow[:, :, :m], SLOWER_WEIGHTS)
     fast = evidence.mixture_log(state.fast[:, :, :m])
     return learned & (slow >= log_a), learned & (fast >= log_a), slow
+
+
+def _step(
+    state: BankState,
+    derived: Derived,
+    log_a: float,
+    counts: NDArray[np.float32],
+    n: NDArray[np.float32],
+    band: NDArray[np.float32],
+    happened: NDArray[np.bool_],
+    rows: slice,
+) -> None:
+    """One step of the statistics of some rows."""
+    log_z = derived.log_z[:, :, rows]
+    log_p = evidence.log_likelihood(counts, n, derived.log_shapes, log_z)
+    null = evidence.band_null(log_p, band)
+    slowest = counts[..., -ranks.TAIL_BINS :] @ np.ones(ranks.TAIL_BINS, np.float32)
+    sli, row = np.nonzero(slowest > n * derived.tail_share[:, rows])
+    null[sli, row] += evidence.tail_allowance(
+        counts[sli, row], log_p[sli, :, row], band[sli, row], derived.log_shapes[sli], log_z[sli, :, row]
+    )
+    cap = float(np.exp(log_a + _CAP_NATS))
+    evidence.update(state.slow[:, :, rows], log_p[:, SLOWER] - null[:, None], happened, cap)
+    evidence.update(state.fast[:, :, rows], log_p[:, FASTER] - null[:, None], happened, cap)
 
 
 def weigh_mix(state: BankState, log_a: float, mixes: NDArray[np.int64], seen: NDArray[np.intp]) -> NDArray[np.bool_]:
