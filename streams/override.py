@@ -44,12 +44,11 @@ def order_override(
     _send(settings, event, counts.of(FRAMES.name, event.pool))
     end = time.monotonic() + wait_s
     while time.monotonic() < end:
-        behind = log_end(config, DECISIONS.name, partition)
-        for message in read_partition(config, DECISIONS.name, partition, position, behind):
+        for message in read_partition(config, DECISIONS.name, partition, position, log_end(config, DECISIONS.name, partition)):
+            position = message.offset() + 1
             decision = _decision(message.offset(), message.value())
             if decision is not None and decision.evidence.get("operator", {}).get("id") == event.id:
                 return decision
-        position = max(position, behind)
         pause(_LOOK_S)
     return None
 

@@ -80,7 +80,7 @@ class Breakers:
         acted = Acted()
         eligible = state.expected & state.fresh
         n_eligible = int(eligible.sum())
-        for order in self.overrides.due(t_s):
+        for order in self.overrides.due(t_s, seats):
             self._obey(t_s, order, seats.get(order.subject), n_eligible, acted)
         for node in sorted(self.records, key=lambda i: rank[i]):
             self._step(t_s, node, case, slot, bool(state.expected[node]), float(fatal_s[node]), acted)

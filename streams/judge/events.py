@@ -53,6 +53,14 @@ class EventSlots:
         self.n_waiting += 1
         return True
 
+    def carry_orders(self, first: int) -> None:
+        """The first tick of all is `first`: orders for ticks before it take effect in it."""
+        for slot in sorted(s for s in self.open if s < first):
+            orders = [waiting for waiting in self.open[slot] if isinstance(waiting[2], OverrideEvent)]
+            if orders:
+                self.open[slot] = [waiting for waiting in self.open[slot] if not isinstance(waiting[2], OverrideEvent)]
+                self.open.setdefault(first, []).extend(orders)
+
     def drop_wild(self, now_ns: int) -> int:
         """Refuse events far ahead of a clock that moved on while they waited; their number."""
         far = [slot for slot in self.open if slot * self.tick_ns > now_ns + FUTURE_NS]

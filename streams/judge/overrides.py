@@ -8,6 +8,7 @@ tick that is, so a judge that reads the log again does not say it twice.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ __all__ = ["CAUSES", "Overrides"]
 
 CAUSES: dict[str, Cause] = {"FORCED_OPEN": "force_open", "DISABLED": "disable", "CLOSED": "release"}
 _MAX_PENDING = 1024
+_UNKNOWN_S = 60.0  # an order for a node that nobody heard of waits so long for it: the pool may have just begun
 
 _decode = msgspec.msgpack.Decoder(list[OverrideEvent]).decode
 
@@ -64,13 +66,19 @@ class Overrides:
         else:
             self.pending.append(event)
 
-    def due(self, t_s: float) -> list[OverrideEvent]:
-        """Orders whose start has come, by the time they were given; those that are over already are refused."""
+    def due(self, t_s: float, known: Container[str]) -> list[OverrideEvent]:
+        """Orders whose start has come, by the time they were given; those that are over already are refused.
+
+        Args:
+            t_s: End of the tick, Unix seconds.
+            known: Nodes of the pool.
+        """
         if not self.pending and not self.used:
             return []
         self.used = {name: until for name, until in self.used.items() if until > t_s}
-        due = sorted((e for e in self.pending if e.start <= t_s), key=lambda e: (e.ts, e.id))
-        self.pending = [e for e in self.pending if e.start > t_s]
+        waits = {e.id for e in self.pending if e.start > t_s or (e.subject not in known and t_s < e.start + _UNKNOWN_S)}
+        due = sorted((e for e in self.pending if e.id not in waits), key=lambda e: (e.ts, e.id))
+        self.pending = [e for e in self.pending if e.id in waits]
         for event in due:
             self.used[event.id] = self._over_s(event)
         over = [e for e in due if t_s >= self._over_s(e)]

@@ -230,6 +230,7 @@ class PoolJudge:
             return
         if self.next_slot is None:
             self.next_slot = first_open
+            self.events.carry_orders(first_open)
         while self.next_slot < first_open:
             slot = self.next_slot
             if self.quiet * self.policy.tick_s >= QUIET_S:

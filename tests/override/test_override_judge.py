@@ -137,6 +137,18 @@ def test_closed_and_disabled() -> None:
     assert (disabled.action, disabled.admit_ratio) == ("none", 1.0)
 
 
+def test_an_order_before_the_first_tick_of_all() -> None:
+    early = judge()
+    early.event(order(start=-40.0, length=600.0))
+    out = early.advance()
+    framer = EventFramer()
+    for i in range(60):
+        for rows in framer.feed(second(i).split(b"\n")).pools.values():
+            early.requests(rows.batch)
+        out += early.advance()
+    assert [d.state for o in [*out, *early.finish()] for d in o.decisions] == ["FORCED_OPEN"]
+
+
 def test_caps_do_not_hold_and_it_is_said() -> None:
     run = Run({60: [order(subject=f"gpu-{n:02d}") for n in range(3)]})
     forced = [d for d in run.decisions if d.state == "FORCED_OPEN"]
@@ -147,7 +159,7 @@ def test_what_is_refused_is_counted() -> None:
     first = order()
     run = Run({
         60: [first],
-        70: [order("CLOSED", 70.0, subject="gpu-05"), order(start=70.0, subject="nobody")],
+        70: [order("CLOSED", 70.0, subject="gpu-05"), order(start=70.0, length=120.0, subject="nobody")],
         90: [first],  # the same frame again
         150: [order("CLOSED", 150.0), first],  # and after its end
     })  # fmt: skip
