@@ -16,6 +16,8 @@ __all__ = ["BENCHES", "run"]
 
 BENCHES = {
     "breaker": "bench.breaker",
+    "drift": "bench.drift",
+    "speed": "bench.drift_speed",
     "nab": "bench.nab",
     "microsoft": "bench.microsoft",
 }
