@@ -308,7 +308,6 @@ def test_order_and_framing_do_not_matter(fleet, seed, frames):
         for part in np.array_split(rng.permutation(len(columns[0])), frames):
             shuffled.bank.ingest(shuffled.slot, *(c[..., part] for c in columns))
         assert same(straight.close(), shuffled.close())
-    assert straight.bank.state() == shuffled.bank.state() or frames >= 1
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
