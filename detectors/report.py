@@ -58,8 +58,9 @@ def report(
     n_base = derived.n_base[:, :m]
     usable = learned & (n > 0) & (n_base > 0)
     service = drift.kl_of_window(counts, n, derived.log_base[:, :m]) - drift.bias_nats(ranks.BINS, n, n_base)
-    service = np.where(usable, service, np.nan)
-    mixed = np.where(usable, _mix_kl(state, m, settings.min_samples, seen), np.nan)
+    # Less than the bias is no drift at all: each part ends at zero, so that the sum of both stays exact.
+    service = np.where(usable, np.maximum(service, 0.0), np.nan)
+    mixed = np.where(usable, np.maximum(_mix_kl(state, m, settings.min_samples, seen), 0.0), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         shift = (sums / n - state.base_sum[:, :m] / n_base) * derived.scale.width[:, None]
     shift = np.where(usable, shift, np.nan)

@@ -92,7 +92,7 @@ class Breaker(_Section):
     min_failures: Annotated[int, Field(ge=0)] = 3
     """More than this many recent failures must be seen: users are hurt, not merely different."""
     min_failure_ratio: Ratio = 0.01
-    """... and they must be at least this share of the node's requests in the window."""
+    """... and they must be at least this share of the node's requests, in the window or in the last `breach_ticks` ticks."""
     min_requests: Count = 20
     """Requests in the failure window below which statistics open nothing."""
     failure_window_s: Positive = 60.0

@@ -61,6 +61,12 @@ class FailureWindow:
         self.ring[self.at] = new
         self.at = (self.at + 1) % self.length
 
+    def recent(self, ticks: int) -> tuple[Ints, Ints]:
+        """(requests that count, failures) of the last `ticks` ticks, (N,) each."""
+        rows = [(self.at - 1 - back) % self.length for back in range(min(ticks, self.length))]
+        sums = self.ring[rows].sum(axis=0)
+        return sums[_TOTAL], sums[_FAILURES]
+
     def forget(self, nodes: Bools | None = None) -> None:
         """Drop what is known of `nodes`, or of all."""
         which = slice(None) if nodes is None else nodes
@@ -154,7 +160,11 @@ class Rules:
         alarmed = alarm.any(axis=1) | error_alarm
         self.breach = np.where(alarmed, self.breach + 1, 0)
         evidence = self.breach >= rules.breach_ticks
-        hurt = (failures > rules.min_failures) & (failures >= rules.min_failure_ratio * total) & (total >= rules.min_requests)
+        lately, failed_lately = self.window.recent(rules.breach_ticks)  # a young fault is diluted in the whole window
+        share = (failures >= rules.min_failure_ratio * total) | (
+            (failed_lately >= rules.min_failure_ratio * lately) & (lately >= rules.min_requests)
+        )
+        hurt = (failures > rules.min_failures) & share & (total >= rules.min_requests)
         stalled, foreign_kv = node_health.code == health.STALLED, kv > 0
         hard = (stalled | node_health.fatal | foreign_kv) & eligible
         meets = evidence & hurt & eligible

@@ -188,8 +188,9 @@ class Voice:
         verdict.slo_s = None if math.isnan(slo_s) else float(slo_s)
         verdict.direction = _direction(verdict.status == "DEGRADED", tick, i, s)
         if tick.baseline[i, s] != 0:
-            verdict.kl_nats, verdict.kl_mix_nats = _digits(tick.kl_nats[i, s]), _digits(tick.kl_mix_nats[i, s])
-            verdict.kl_service_nats = _digits(tick.kl_service_nats[i, s])
+            mix, service = _digits(tick.kl_mix_nats[i, s]), _digits(tick.kl_service_nats[i, s])
+            verdict.kl_mix_nats, verdict.kl_service_nats = mix, service
+            verdict.kl_nats = None if mix is None or service is None else mix + service  # of what is said, so it adds up
             verdict.evidence = _exp(tick.log_evidence[i, s])
             verdict.threshold_s = _digits(tick.threshold_s[i, s])
         verdict.p999_s = _digits(tick.p999_s[i, s])
