@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 import structlog
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 from faust.types import TP
 
 from schemas.errors import SlodriftError, SourceError
@@ -138,8 +139,8 @@ class WorkerProcess:
         self._closers.append(producer.close)
         start: dict[str, Callable[..., Awaitable[JudgeAgent | ArchiveAgent]]]
         start = {"judge": self._start_judge, "archive": self._start_archive}
+        self._spawn(self._watch_apps())  # before the apps: their start ends only with the first assignment
         agents = await asyncio.gather(*(start[role](counts, producer) for role in sorted(self._roles)))
-        self._spawn(self._watch_apps())
         self._spawn(_announce(agents, ready))
 
     async def _start_judge(self, counts: Partitions, producer: LogProducer) -> JudgeAgent:
@@ -167,10 +168,10 @@ class WorkerProcess:
         judge = JudgeAgent(app, takeover, outputs, writer, times, now_ms=_now_ms, on_fatal=self._give_up)
         judge.attach()
         self._releases.append(judge.release)
-        await self._run_app(app)
         self._spawn(projector.run())
         self._spawn(_every_second(judge.every_second))
         self._spawn(self._guard(view, judge, set, settings.snapshot_s))
+        await self._run_app(app)
         return judge
 
     async def _start_archive(self, counts: Partitions, producer: LogProducer) -> ArchiveAgent:
@@ -191,9 +192,9 @@ class WorkerProcess:
         )
         archive.attach()
         self._releases.append(archive.release)
-        await self._run_app(app)
         self._spawn(_every_second(archive.every_second))
         self._spawn(self._guard(view, archive, lambda: archive.waiting, 1.0))
+        await self._run_app(app)
         return archive
 
     async def _run_app(self, app: WorkerApp) -> None:
@@ -238,8 +239,13 @@ class WorkerProcess:
     async def _watch_apps(self) -> None:
         while True:
             await asyncio.sleep(0.5)
-            for app in self._apps:
+            for app in [app for app in self._apps if app.started]:
                 failure = app.transport.failure or app.crash_reason
+                error = None if app.should_stop else await _group_error(app)
+                if isinstance(error, TopicAuthorizationFailedError | GroupAuthorizationFailedError):
+                    failure = error
+                elif error is not None:
+                    log.warning("the consumer group answered with an error, joining again", group=app.conf.id, cause=str(error))
                 if failure is not None or app.crashed or app.should_stop:
                     self._give_up(f"the consumer of group {app.conf.id} has ended: {type(failure).__name__}: {failure}")
                     return
@@ -282,6 +288,15 @@ async def _every_second(work: Callable[[], Awaitable[None]]) -> None:
     while True:
         await asyncio.sleep(1.0)
         await work()
+
+
+async def _group_error(app: WorkerApp) -> KafkaError | None:
+    try:
+        async with asyncio.timeout(2.0):
+            error: KafkaError | None = await app.consumer.group_error()
+            return error
+    except TimeoutError:
+        return None  # the consumer's thread is busy; the watchdog ends a worker that stays so
 
 
 def _name(tp: TP) -> str:

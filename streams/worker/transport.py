@@ -87,6 +87,20 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc]
         consumer._fetch_max_wait_ms = self.fetch_max_wait_ms  # stock: 1500, not a setting
         return consumer
 
+    async def group_error(self) -> KafkaError | None:
+        """What the group's coordinator reported and nobody has looked at yet. aiokafka joins again only after somebody has;
+        its own `getmany` does, but Faust fetches past it, and so a worker could stay without partitions for ever.
+        """
+        error: KafkaError | None = await self.call_thread(self._group_error)
+        return error
+
+    async def _group_error(self) -> KafkaError | None:
+        try:
+            self._ensure_consumer()._coordinator.check_errors()
+        except KafkaError as exc:
+            return exc
+        return None
+
     async def commit_with_notes(self, offsets: Mapping[TP, int], notes: Mapping[TP, str]) -> bool:
         """Commit in the consumer's thread; a note travels as the metadata of its offset."""
         done: bool = await self.call_thread(self._commit_with_notes, offsets, notes)
@@ -142,6 +156,10 @@ class BatchConsumer(driver.Consumer):  # type: ignore[misc]
         except IllegalStateError:
             return None  # revoked in the meantime
         return None if end is None or polled_ms is None else (end, polled_ms)
+
+    async def group_error(self) -> KafkaError | None:
+        """Take the newest error of the consumer group, so that the client joins again."""
+        return None if self._thread._consumer is None else await self._thread.group_error()
 
     # -- fetching ------------------------------------------------------------------------------------------------------------
 

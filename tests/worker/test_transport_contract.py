@@ -8,6 +8,7 @@ from typing import Any
 import faust
 import pytest
 from aiokafka import AIOKafkaConsumer
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from faust.serializers.schemas import Schema
 from faust.transport.drivers import aiokafka as driver
 
@@ -71,6 +72,13 @@ def test_aiokafka_still_takes_the_fetch_wait_from_the_attribute_we_set() -> None
     assert "fetch_max_wait_ms=self._fetch_max_wait_ms" in source
     assert parameters(AIOKafkaConsumer.highwater) == ["self", "partition"]
     assert parameters(AIOKafkaConsumer.last_poll_timestamp) == ["self", "partition"]
+
+
+def test_aiokafka_still_waits_until_somebody_looks_at_an_error_of_the_group() -> None:
+    source = inspect.getsource(GroupCoordinator)
+    assert parameters(GroupCoordinator.check_errors) == ["self"]
+    assert "self._coordinator" in inspect.getsource(AIOKafkaConsumer)
+    assert "self._error_consumed_fut" in source
 
 
 def test_schema_is_compiled_as_topics_expect() -> None:

@@ -128,6 +128,19 @@ def test_second_judge_takes_over_when_the_first_leaves(site: Any, story: Any, wa
         second.terminate()
 
 
+def test_error_of_the_group_does_not_leave_a_worker_without_partitions(site: Any, story: Any) -> None:
+    if site.real:
+        pytest.skip("the mock cluster answers with errors on demand")
+    site.stack.push_errors(14, [42, 42])  # SyncGroup: invalid request
+    worker = site.worker("judge", story.policy)
+    try:
+        assert worker.start(60) == [0, 1, 2, 3]
+        assert "answered with an error, joining again" in worker.said
+        assert "Traceback" not in worker.said
+    finally:
+        worker.terminate()
+
+
 def test_redis_that_went_away_is_told_the_newest_state(site: Any, story: Any, wait_until: Wait) -> None:
     expected = story.replayed
     with site.worker("judge", story.policy, idle_s="3600") as worker:
