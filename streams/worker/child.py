@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from schemas.errors import SlodriftError
+from streams.embedded.lifeline import die_with_parent
 
 __all__ = ["WorkerChild"]
 
@@ -46,7 +47,13 @@ class WorkerChild:
     def spawn(self) -> None:
         """Start it without waiting."""
         self.process = subprocess.Popen(
-            self._command, env=self._environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            self._command,
+            env=self._environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=die_with_parent(),
         )
         for reader in (self._read_stdout, self._read_stderr):
             threading.Thread(target=reader, daemon=True).start()

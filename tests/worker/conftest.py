@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,6 +162,7 @@ class Site:
     environ: dict[str, str]
     stack: EmbeddedStack
     real: bool
+    workers: list[WorkerChild] = field(default_factory=list)
 
     @property
     def client(self) -> dict[str, Any]:
@@ -173,7 +174,15 @@ class Site:
 
     def worker(self, role: str, policy: Path, **environ: str) -> WorkerChild:
         more = {f"SLODRIFT_{name.upper()}": value for name, value in environ.items()}
-        return WorkerChild(role, {**self.environ, **more}, ["--policy", str(policy)])
+        made = WorkerChild(role, {**self.environ, **more}, ["--policy", str(policy)])
+        self.workers.append(made)
+        return made
+
+    def kill_workers(self) -> None:
+        """Whatever a test that failed left running."""
+        for worker in self.workers:
+            if worker.process is not None and worker.process.poll() is None:
+                worker.kill()
 
     def produce(self, frames: Iterable[tuple[str, bytes]], topic: str = FRAMES.name) -> None:
         """(pool, frame) to the pool's partition."""
@@ -230,7 +239,9 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     groups = {"SLODRIFT_JUDGE_GROUP": f"judge-{group}", "SLODRIFT_ARCHIVE_GROUP": f"archive-{group}"}
     with EmbeddedStack(partitions=N_PARTITIONS) as stack:
         if request.param == "embedded":
-            yield Site({**stack.environ, **groups}, stack, real=False)
+            mock = Site({**stack.environ, **groups}, stack, real=False)
+            yield mock
+            mock.kill_workers()
             return
         bootstrap = request.getfixturevalue("kafka_bootstrap")
         _fresh_topics(bootstrap)
@@ -238,7 +249,9 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
             **stack.environ, **groups, "SLODRIFT_KAFKA_BOOTSTRAP": bootstrap,
             "SLODRIFT_KAFKA_SESSION_TIMEOUT_S": "6", "SLODRIFT_KAFKA_FETCH_WAIT_S": "0.5",
         }  # fmt: skip
-        yield Site(environ, stack, real=True)
+        real = Site(environ, stack, real=True)
+        yield real
+        real.kill_workers()
 
 
 @dataclass
