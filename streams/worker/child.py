@@ -53,7 +53,7 @@ class WorkerChild:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            preexec_fn=die_with_parent(),
+            preexec_fn=die_with_parent(),  # noqa: PLW1509 - one system call, looked up before the fork
         )
         for reader in (self._read_stdout, self._read_stderr):
             threading.Thread(target=reader, daemon=True).start()
