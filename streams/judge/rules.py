@@ -142,9 +142,10 @@ class Rules:
         self.window.add(slot.counts)
         total, errors, failures, kv = self.window.sums
         known = tick.enough & (tick.baseline != LEARNING) & eligible[:, None]
+        more = self._more_than_others(failures, total, eligible)
         own, shared, alarm = tick.alarm, np.zeros_like(tick.alarm), tick.alarm
         if self.policy.detection.method == "seed":  # the published rule knows neither peers nor ratios
-            error_alarm = np.zeros_like(error_alarm)
+            error_alarm, more = np.zeros_like(error_alarm), np.ones_like(more)
         else:
             if contract_alarm.any():
                 with np.errstate(invalid="ignore"):
@@ -152,6 +153,7 @@ class Rules:
             if alarm.any():
                 calm = peers_calm(tick.shift_nats, known, self.policy.detection.wobble_floor_ratio)
                 own = stands_out(alarm, known, calm, caps.freeze_share)
+                own &= tick.alarm | more[:, None]  # the contract alone accuses a node only if its users fare worse than others'
                 shared = alarm & ~calm & (known.sum(axis=0) - known > 0)
         error_own = error_alarm
         if error_alarm.any():
@@ -168,11 +170,23 @@ class Rules:
         stalled, foreign_kv = node_health.code == health.STALLED, kv > 0
         hard = (stalled | node_health.fatal | foreign_kv) & eligible
         meets = evidence & hurt & eligible
-        wanted = hard | (meets & (own.any(axis=1) | error_own))
+        wanted = hard | (meets & more & (own.any(axis=1) | error_own))
         return Case(
             total.copy(), errors.copy(), failures.copy(), known, alarm, own, shared, error_alarm, error_own, evidence, hurt,
             stalled, node_health.fatal, foreign_kv, hard, hard | meets, wanted,
         )  # fmt: skip
+
+    def _more_than_others(self, failures: Ints, total: Ints, eligible: Bools) -> Bools:
+        """Whether twice the share of its peers' requests fails at a node, and more by the share that counts, (N,).
+
+        When the whole pool misses its SLO, a node that is also a little slower than usual is not why.
+        """
+        margin = self.policy.breaker.min_failure_ratio
+        more = np.zeros(len(total), np.bool_)
+        for failed, answered in ((failures, total), self.window.recent(self.policy.breaker.breach_ticks)[::-1]):
+            others = np.nan_to_num(ratio_of_others(failed, answered, eligible))  # nobody else answered: nothing to compare with
+            more |= (failed > 0) & (failed >= np.maximum(2.0 * others, others + margin) * answered)
+        return more
 
     def forget(self, nodes: Bools) -> None:
         """A breaker closed: what went before counts no more."""

@@ -94,6 +94,17 @@ def test_longer_prompts_are_a_workload_shift(judged: Judged, kit: Any) -> None:
     assert "workload_shift" in heard.words()
 
 
+def test_no_node_pays_for_prompts_that_make_all_of_them_miss_the_slo(judged: Judged, kit: Any) -> None:
+    """One node also queues a little longer: true, and not why a third of everybody's requests are late."""
+    faults = [
+        kit.Fault("long_prompts", range(4), FAULT_AT, strength=7.0),
+        kit.Fault("slow", [2], FAULT_AT, strength=1.15),
+    ]
+    heard = judged(policy=kit.policy(ttft_s=1.0), seconds=900.0, faults=faults)
+    assert heard.decisions == []
+    assert "workload_shift" in heard.words()
+
+
 def test_several_bad_nodes_are_opened_one_at_a_time(judged: Judged, kit: Any) -> None:
     heard = judged(nodes=10, seconds=840.0, faults=[kit.Fault("slow", [0, 1, 2], FAULT_AT, strength=4.0)])
     away: set[str] = set()
