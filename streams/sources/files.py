@@ -54,6 +54,6 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
             if path != "-":
                 raw.close()
     except (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError) as exc:
-        raise SourceError(f"{path}: damaged or cut off: {exc}; what came before it was read") from None
+        raise SourceError(f"{path}: damaged or cut off: {exc}; get it again, or cut it before the damage") from None
     except OSError as exc:
         raise SourceError(f"{path}: cannot be read: {exc.strerror or exc}") from None
