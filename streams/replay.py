@@ -34,6 +34,7 @@ class TickResults(Protocol):
     findings: list[Finding]
     decisions: list[Decision]
     rejected: dict[str, int]
+    refused: list[tuple[str, bytes]]
 
 
 class Judge(Protocol):
@@ -188,6 +189,9 @@ class Replay:
                 self._push(out.t, pool, Rejected(t=out.t, reason=reason, count=count))
                 counts.rejected += count
                 self.rejected += count
+            if self._on_reject is not None:
+                for reason, event in out.refused:
+                    self._on_reject(pool, Reject(event, reason, f"refused by the judge of {pool} at {out.t:.3f}", -1))
             results: tuple[Result, ...] = (*out.verdicts, *out.findings, *out.decisions)
             for result in results:
                 self._push(out.t, pool, result)

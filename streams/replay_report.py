@@ -67,7 +67,12 @@ class RejectFile:
         if self.first is None:
             self.first = source, reject
         if self._file is not None:
-            entry: dict[str, Any] = {"source": source, "line": reject.offset, "reason": reject.reason, "detail": reject.detail}
+            entry: dict[str, Any] = {
+                "source": source,
+                "line": reject.offset if reject.offset >= 0 else None,
+                "reason": reject.reason,
+                "detail": reject.detail,
+            }
             try:
                 entry["raw"] = reject.raw.decode()
             except UnicodeDecodeError:
@@ -198,5 +203,5 @@ def warnings_of(inputs: Sequence[InputStats], refused: RejectFile, lateness_s: f
         source, reject = refused.first
         total = sum(refused.reasons.values())
         reasons = ", ".join(f"{count} {reason}" for reason, count in refused.reasons.most_common(5))
-        first = f"{source}:{reject.offset}: {reject.detail}"
+        first = f"{source}:{reject.offset}: {reject.detail}" if reject.offset >= 0 else reject.detail
         yield f"{total} events refused ({reasons}); the first is {first}; --rejects FILE keeps them"

@@ -91,6 +91,7 @@ class SeriesResults:
     findings: list[Finding] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     rejected: dict[str, int] = field(default_factory=dict)
+    refused: list[tuple[str, bytes]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

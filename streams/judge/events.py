@@ -61,17 +61,17 @@ class EventSlots:
                 self.open[slot] = [waiting for waiting in self.open[slot] if not isinstance(waiting[2], OverrideEvent)]
                 self.open.setdefault(first, []).extend(orders)
 
-    def drop_wild(self, now_ns: int) -> int:
-        """Refuse events far ahead of a clock that moved on while they waited; their number."""
+    def drop_wild(self, now_ns: int) -> list[StateEvent]:
+        """Refuse and return events far ahead of a clock that moved on while they waited."""
         far = [slot for slot in self.open if slot * self.tick_ns > now_ns + FUTURE_NS]
         since = self.far_since
         self.far_since = {slot: since.get(slot, now_ns) for slot in far}
-        refused = 0
+        refused: list[StateEvent] = []
         for slot in far:
             if since.get(slot, now_ns) < now_ns:
-                refused += len(self.open.pop(slot))
+                refused += [event for _, _, event in self.open.pop(slot)]
                 del self.far_since[slot]
-        self.n_waiting -= refused
+        self.n_waiting -= len(refused)
         return refused
 
     def numbers_in(self, slot: int) -> list[int]:

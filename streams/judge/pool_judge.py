@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +17,7 @@ from schemas.policy import PoolPolicy
 from schemas.telemetry import DeployEvent, OverrideEvent, StateEvent, to_ns
 from streams.judge.clock import Taken, VoteClock
 from streams.judge.events import EventSlots
+from streams.judge.refused import MAX_KEPT, Refused, rows_as_json
 from streams.judge.registry import UNKNOWN, Registry
 from streams.judge.results import TickOutput
 from streams.judge.rows import Rows, adapter_keys
@@ -47,6 +49,7 @@ class PoolJudge:
         self.pool, self.policy = pool, policy
         self.tick_ns = round(policy.tick_s * 1e9)
         self.rejected: Counter[str] = Counter()
+        self.refused: list[Refused] = []
         self.registry = Registry(policy.inventory)
         self.ticker = Ticker(pool, policy, policy_version, epoch, generation, self.registry)
         self.slots = Slots(policy, self.ticker.ingest)
@@ -106,7 +109,8 @@ class PoolJudge:
         if self.row_clock.now_ns is not None:
             self._close_up_to(self.row_clock.now_ns // self.tick_ns + 1)
         if left := self._new_rejects():  # refused after the last tick, or without any
-            self._out.append(TickOutput((self.row_clock.now_ns or 0) / 1e9, self.pool, rejected=left))
+            t_s = (self.row_clock.now_ns or 0) / 1e9
+            self._out.append(TickOutput(t_s, self.pool, rejected=left, refused=self._take_refused()))
         return self._take_out()
 
     def snapshot(self) -> bytes:
@@ -153,7 +157,7 @@ class PoolJudge:
         if self.event_clock.now_ns is not None:
             self._settle(self.row_clock.push(self.event_clock.now_ns - self.silence_ns))
         if self.row_clock.now_ns is not None and (wild := self.events.drop_wild(self.row_clock.now_ns)):
-            self._reject("future", wild)
+            self._refuse("future", [msgspec.json.encode(event) for event in wild])
 
     def _stage_events(self, staged: list[StateEvent], numbers: list[int]) -> None:
         """Put state events into their ticks before any tick is closed: a batch may bring them behind later requests."""
@@ -174,7 +178,7 @@ class PoolJudge:
                 self._reject("late", 1)
                 continue
             if not self.events.add(number, ts_ns, event):
-                self._reject("future", 1)
+                self._refuse("future", [msgspec.json.encode(event)])
                 continue
             if not of_pool:
                 nodes.append(number)
@@ -221,7 +225,8 @@ class PoolJudge:
 
     def _refuse_waiting(self) -> None:
         for rows in self.waiting:
-            self._reject("future", len(rows))
+            names = list(self.registry.numbers)
+            self._refuse("future", list(rows_as_json(self.pool, names, rows.take(slice(0, MAX_KEPT)))), len(rows))
             self._blame(rows.node)
         self.waiting = []
 
@@ -244,7 +249,7 @@ class PoolJudge:
             self.quiet = 0 if slot in self.slots.open or slot in self.events.open else self.quiet + 1
             self.next_slot = slot + 1
             out = self._close(slot)
-            out.rejected = self._new_rejects()
+            out.rejected, out.refused = self._new_rejects(), self._take_refused()
             self._out.append(out)
 
     def _new_rejects(self) -> dict[str, int]:
@@ -268,6 +273,15 @@ class PoolJudge:
 
     def _reject(self, reason: str, count: int) -> None:
         self.rejected[reason] += count
+
+    def _refuse(self, reason: str, events: list[bytes], count: int | None = None) -> None:
+        """Reject events that are wrong in themselves, and keep them for the dead letters."""
+        self._reject(reason, len(events) if count is None else count)
+        self.refused += [(reason, event) for event in events[: MAX_KEPT - len(self.refused)]]
+
+    def _take_refused(self) -> list[Refused]:
+        refused, self.refused = self.refused, []
+        return refused
 
     def _take_out(self) -> list[TickOutput]:
         out, self._out = self._out, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from schemas.results import Decision, Finding, Verdict
+from streams.judge.refused import Refused
 from streams.judge.status import TickWindows
 
 __all__ = ["TickOutput"]
@@ -22,6 +23,7 @@ class TickOutput:
         findings: Episodes that began.
         decisions: Breaker moves, in order.
         rejected: Events refused since the last tick, by reason (`late`, `future`, `unknown_node`).
+        refused: Of these, the ones that are nobody's fault but their own (`future`), with their JSON, for the dead letters.
         n_eligible: Nodes with fresh telemetry, what the caps were computed from.
     """
 
@@ -32,4 +34,5 @@ class TickOutput:
     findings: list[Finding] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     rejected: dict[str, int] = field(default_factory=dict)
+    refused: list[Refused] = field(default_factory=list)
     n_eligible: int = 0

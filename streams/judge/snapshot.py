@@ -35,6 +35,7 @@ def dump_judge(judge: PoolJudge) -> bytes:
         "next": judge.next_slot,
         "quiet": judge.quiet,
         "rejected": [dict(judge.rejected), dict(judge._told)],
+        "refused": judge.refused,
         "waiting": [rows.dump() for rows in judge.waiting],
         "registry": judge.registry.dump(),
         "row_clock": judge.row_clock.dump(),
@@ -75,6 +76,7 @@ def load_judge(raw: bytes, make: Callable[[str], PoolJudge]) -> PoolJudge:
     judge.registry.load(state["registry"])
     judge.next_slot, judge.quiet = state["next"], state["quiet"]
     judge.rejected, judge._told = (Counter(counts) for counts in state["rejected"])
+    judge.refused = [(reason, event) for reason, event in state.get("refused", [])]
     judge.waiting = [Rows.load(rows) for rows in state["waiting"]]
     judge.row_clock.load(state["row_clock"])
     judge.event_clock.load(state["event_clock"])

@@ -17,7 +17,7 @@ from schemas.contract import Probe
 from schemas.deadletter import DeadLetter, to_message
 from schemas.errors import SinkRejected
 from schemas.results import Decision, encode_line
-from schemas.topics import DEADLETTER, DECISIONS, FINDINGS, WINDOWS
+from schemas.topics import DEADLETTER, DECISIONS, FINDINGS, FRAMES, WINDOWS
 from schemas.windows import encode_windows
 from streams.kafka import Partitions
 from streams.worker import metrics
@@ -87,6 +87,11 @@ class Outputs:
         key = output.pool.encode()
         for reason, count in output.rejected.items():
             metrics.REJECTED.labels(reason).inc(count)
+        for reason, event in output.refused:
+            detail = f"refused by the judge of {output.pool} at {output.t:.3f}; rebuilt from its frame"
+            await self.dead_letter(
+                DeadLetter(raw=event, stage="judge", reason=reason, detail=detail, topic=FRAMES.name, partition=partition)
+            )
         if output.windows is not None:
             value = encode_windows(output.pool, round(output.t * 1000), output.windows.columns())
             await self._append(WINDOWS.name, value, key, partition)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from schemas.results import encode_line
-from schemas.telemetry import NodeEvent
+from schemas.telemetry import NodeEvent, RequestEvent
 from streams.judge import PoolJudge
 
 
@@ -182,15 +182,21 @@ def test_a_wild_timestamp_is_refused_as_future(kit: Any) -> None:
     traffic.events = []
     heard = kit.feed(judge, traffic, piece_s=1e9)
     assert judge.rejected["future"] == 1
+    [(reason, raw)] = [refused for o in heard.outputs for refused in o.refused]
+    event, row = msgspec.json.decode(raw, type=RequestEvent), traffic.batch.take(slice(700, 701))
+    assert (reason, event.pool, event.node) == ("future", kit.POOL, row.nodes[row.node[0]])
+    assert (event.ts, event.ttft_s) == (row.ts_ns[0] / 1e9, pytest.approx(float(row.latency_s[0, 0])))
     assert heard.outputs[-1].t <= kit.T0 + 305
 
 
 def test_a_state_event_far_ahead_is_refused_as_future(kit: Any) -> None:
     traffic = kit.traffic(seconds=300.0)
     judge = new(kit)
-    judge.event(NodeEvent(ts=kit.T0 + 90_000.0, pool=kit.POOL, node="gpu-00", running=1))
+    wild = NodeEvent(ts=kit.T0 + 90_000.0, pool=kit.POOL, node="gpu-00", running=1)
+    judge.event(wild)
     heard = kit.feed(judge, traffic)
     assert judge.rejected["future"] == 1
+    assert [refused for o in heard.outputs for refused in o.refused] == [("future", msgspec.json.encode(wild))]
     assert heard.outputs[-1].t <= kit.T0 + 305
 
 
