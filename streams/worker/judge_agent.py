@@ -189,6 +189,10 @@ class JudgeAgent:
             if tenure is not None and tenure.ready.cancelled():
                 return  # the partition went away while it was being restored
             raise
+        except Exception as exc:  # Faust would acknowledge the batch and go on without it
+            log.error("the judge cannot append its results", partition=batch.tp.partition, exc_info=exc)
+            self._owned.pop(batch.tp.partition, None)  # no snapshot may hold what was not appended
+            self._on_fatal(f"partition {batch.tp.partition}: results cannot be appended: {type(exc).__name__}: {exc}")
         finally:
             batch.done()
 

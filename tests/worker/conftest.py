@@ -79,7 +79,7 @@ class FakeJudge:
             windows = SimpleNamespace(columns=lambda node=node: {"node": [node], "n": np.ones(1, np.uint32)})
             outputs.append(
                 SimpleNamespace(t=t, pool=self.pool, verdicts=[], windows=windows, findings=[finding], decisions=[decision],
-                                rejected={}, n_eligible=20)
+                                rejected={}, refused=[], n_eligible=20)
             )  # fmt: skip
         self._news.clear()
         return outputs

@@ -247,6 +247,20 @@ async def test_judge_that_fails_at_everything_ends_the_process(rig: Rig, batch: 
     assert "ZeroDivisionError" in rig.fatal[0]
 
 
+async def test_results_that_cannot_be_appended_end_the_process_without_a_snapshot(
+    rig: Rig, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def publish(owned: Owned, step: Step) -> None:
+        raise AttributeError("a result without a field")
+
+    monkeypatch.setattr(rig.outputs, "publish", publish)
+    await rig.agent.handle(batch(0, 10))
+    assert rig.fatal == ["partition 0: results cannot be appended: AttributeError: a result without a field"]
+    await rig.agent.every_second()
+    await rig.revoke()
+    assert rig.writer.written == [], "the next owner judges these frames again"
+
+
 async def test_after_a_failure_it_goes_back_to_the_snapshot_and_decides_nothing_twice(rig: Rig, batch: Any) -> None:
     await rig.agent.handle(batch(0, 9))
     await rig.snapshot()
