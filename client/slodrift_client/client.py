@@ -132,18 +132,22 @@ class BreakerClient(Gate):
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            try:
-                self._poll()
-                self._reader.succeeded()
-            except (RedisError, OSError) as exc:
-                self._failed(exc)
-            except Exception as exc:  # the one place: whatever a driver throws, the answers must go on growing old
-                self._failed(exc)
-            self._rebuild()
-            self._report()
-            self._reader.save_files()
+            self._look()
             self._wait(self._reader.delay_s())
         self._hang_up()
+
+    def _look(self) -> None:
+        """Read once, believe what passes every check, and swap the answers."""
+        try:
+            self._poll()
+            self._reader.succeeded()
+        except (RedisError, OSError) as exc:
+            self._failed(exc)
+        except Exception as exc:  # the one place: whatever a driver throws, the answers must go on growing old
+            self._failed(exc)
+        self._rebuild()
+        self._report()
+        self._reader.save_files()
 
     def _poll(self) -> None:
         """Subscribe first, then read: what changes in between rings."""
