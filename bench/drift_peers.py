@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from river import drift
 
-from bench.drift_worlds import SERIES_PER_NODE, TICK_S, Fault, Setting, World
+from bench.drift_worlds import SERIES_PER_NODE, TICK_S, TICKS_PER_DAY, Fault, Setting, World
 from detectors import seed
 
 __all__ = ["RIVER", "Peer", "published_rule", "river_delay_s", "river_false_alarms"]
@@ -22,31 +22,44 @@ _LEVELS = np.concatenate([np.arange(1, 12) / 12, [0.96, 0.99, 0.999, 0.9999]])
 
 @dataclass(frozen=True)
 class Peer:
-    """A detector of river, and for how many ticks of one series it is run (KSWIN handles a thousand requests a second)."""
+    """A detector of river, and on how much of the streams it is run: KSWIN handles a thousand requests a second.
+
+    Attributes:
+        name: As shown.
+        make: A new one.
+        requests: Most requests of a series that it is fed after it has warmed up.
+        warm_ticks: Ticks before alarms count.
+        most_series: Of a world.
+    """
 
     name: str
     make: Callable[[], Any]
-    ticks: int
+    requests: int
     warm_ticks: int
+    most_series: int
+
+    def series(self, wanted: int) -> int:
+        """Series that it is run on, of as many as are `wanted`."""
+        return min(wanted, self.most_series)
 
 
 RIVER = (
-    Peer("river ADWIN", drift.ADWIN, 8640, 360),
-    Peer("river PageHinkley", drift.PageHinkley, 8640, 360),
-    Peer("river KSWIN", partial(drift.KSWIN, seed=1), 240, 20),
+    Peer("river ADWIN", drift.ADWIN, 432_000, 360, 16),
+    Peer("river PageHinkley", drift.PageHinkley, 432_000, 360, 16),
+    Peer("river KSWIN", partial(drift.KSWIN, seed=1), 5_000, 20, 4),
 )
 
 
 def river_false_alarms(peer: Peer, setting: Setting, series: int, random: int) -> tuple[int, float]:
-    """Alarms on healthy series, and for how many days they ran."""
+    """Ticks of healthy series with an alarm, and for how many days they ran."""
     alarms = 0
-    ticks = max(1, peer.ticks * 50 // max(setting.requests, 50))
+    ticks = max(1, min(peer.requests // setting.requests, TICKS_PER_DAY))
     world = World(setting, SERIES_PER_NODE * -(-series // SERIES_PER_NODE), random)
     detectors = [peer.make() for _ in range(series)]
-    for _ in range(ticks):
+    for tick in range(peer.warm_ticks + ticks):
         streams = world.tick().reshape(-1, setting.requests)
         for detector, values in zip(detectors, streams, strict=False):
-            alarms += _feed(detector, values)
+            alarms += _feed(detector, values) and tick >= peer.warm_ticks
     return alarms, series * ticks * TICK_S / 86400
 
 
@@ -66,13 +79,13 @@ def river_delay_s(peer: Peer, setting: Setting, fault: Fault, series: int, most_
     return delay
 
 
-def _feed(detector: Any, values: NDArray[np.float32]) -> int:
-    """Feeds requests one by one; how many of them raised an alarm."""
-    alarms = 0
+def _feed(detector: Any, values: NDArray[np.float32]) -> bool:
+    """Feeds requests one by one; whether any of them raised an alarm."""
+    alarm = False
     for value in values.tolist():
         detector.update(value)
-        alarms += detector.drift_detected
-    return alarms
+        alarm |= detector.drift_detected
+    return alarm
 
 
 class published_rule:  # noqa: N801 - reads as a function of the worlds
