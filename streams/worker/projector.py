@@ -52,6 +52,8 @@ class _Pool:
     news: list[Decision] = field(default_factory=list)
     changed: bool = True
     """Must be asserted whole; a heartbeat is not enough."""
+    fenced: bool = False
+    """Redis refused the last state as older than its own."""
 
 
 class Projector:
@@ -151,10 +153,13 @@ class Projector:
                 )  # fmt: skip
             else:
                 await self._sink.heartbeat(name)
+            pool.fenced = False
         except Fenced as exc:
             self.failures += 1
-            log.warning("a newer judge owns this pool; this one says no more about it", pool=name, cause=str(exc))
-            self.forget([name])
+            if not pool.fenced:
+                log.warning("Redis holds a newer state of this pool: another judge owns it, or somebody forged one; trying again",
+                            pool=name, cause=str(exc))  # fmt: skip
+            pool.fenced = True  # what Redis says is no reason to forget the log: a forged head goes, a rebalance tells us
         except SinkRejected as exc:
             self.failures += 1
             log.error("Redis refuses the state of a pool", pool=name, cause=str(exc))
