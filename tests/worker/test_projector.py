@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from schemas.contract import Entry, Probe
@@ -120,23 +121,28 @@ async def test_absence_of_redis_keeps_only_the_newest_state(sink: Sink) -> None:
     assert sink.setups == 4, "a Redis that was away may have lost the function library"
 
 
-async def test_pool_that_a_newer_judge_owns_is_let_go(sink: Sink) -> None:
+async def test_fenced_pool_silences_no_other_and_keeps_its_state(sink: Sink) -> None:
     projector = Projector(sink, may_speak=lambda: True)  # type: ignore[arg-type]
     for pool in ("a", "b"):
-        projector.update(pool, head(), [], Probe())
-    sink.errors = []
+        projector.update(pool, head(), [Decision(**{**msgspec.structs.asdict(decision(1)), "pool": pool})], Probe())
     await run_once(projector)
+    fenced = True
 
     async def beat(pool: str) -> None:
-        if pool == "a":
-            raise Fenced("newer")
+        if pool == "a" and fenced:
+            raise Fenced("newer, or forged")
         sink.beats.append(pool)
 
     sink.heartbeat = beat  # type: ignore[method-assign]
     assert await run_once(projector)
     assert await run_once(projector)
-    assert sink.forgotten == ["a"]
-    assert sink.beats == ["b", "b"]
+    assert (sink.forgotten, sink.beats) == ([], ["b", "b"])
+    fenced = False
+    await run_once(projector)
+    assert sink.beats[2:] == ["a", "b"]
+    projector.update("a", head(), [decision(2, "n2")], Probe())
+    await run_once(projector)
+    assert sink.states[-1][:3] == ("a", (1, 3, 2), ["n1", "n2"]), "what was open before is still in the state"
 
 
 async def test_refused_state_of_one_pool_does_not_silence_the_others(sink: Sink) -> None:
