@@ -78,6 +78,7 @@ class ArchiveAgent:
         writer: ClickHouse.
         dead_letter: Appends a dead letter; a commit waits until all of them are durable (`settled`).
         settled: Waits for that.
+        on_fatal: Called with the reason when going on would lose rows; ends the process.
         flush_s: Age of a batch at which it is stored although it is not full, seconds; longer with many partitions.
     """
 
@@ -89,6 +90,7 @@ class ArchiveAgent:
         *,
         dead_letter: Callable[[DeadLetter], Awaitable[None]],
         settled: Callable[[], Awaitable[None]],
+        on_fatal: Callable[[str], None],
         flush_s: float = 1.0,
     ) -> None:
         self._app = app
@@ -96,6 +98,7 @@ class ArchiveAgent:
         self._writer = writer
         self._dead_letter = dead_letter
         self._settled = settled
+        self._on_fatal = on_fatal
         self._flush_s = flush_s
         self._turn = asyncio.Lock()
         self._owned: dict[TP, _Tenure] = {}
@@ -146,6 +149,8 @@ class ArchiveAgent:
                     await self._store(tenure)
         except TimeoutError:
             log.info("rows that are not stored yet are left to the next owner")
+        except Exception as exc:  # they are not committed either; the partitions must go all the same
+            log.error("rows could not be stored and are left to the next owner", exc_info=exc)
         for tenure in leaving:
             self._owned.pop(tenure.tp, None)
             tenure.ready.cancel()
@@ -200,6 +205,10 @@ class ArchiveAgent:
             if tenure is not None and tenure.ready.cancelled():
                 return  # the partition went away before it was known where to go on
             raise
+        except Exception as exc:  # Faust would acknowledge the batch and go on without it
+            log.error("rows cannot be stored", topic=batch.tp.topic, partition=batch.tp.partition, exc_info=exc)
+            self._owned.pop(batch.tp, None)  # nothing behind what failed may become durable
+            self._on_fatal(f"{batch.tp.topic}[{batch.tp.partition}]: rows cannot be stored: {type(exc).__name__}: {exc}")
         finally:
             batch.done()
 

@@ -188,8 +188,9 @@ class WorkerProcess:
         self._closers.append(view.close)
         outputs = Outputs(producer, counts, None)
         archive = ArchiveAgent(
-            app, settings, ClickHouseWriter(clickhouse), dead_letter=outputs.dead_letter, settled=outputs.settled
-        )
+            app, settings, ClickHouseWriter(clickhouse), dead_letter=outputs.dead_letter, settled=outputs.settled,
+            on_fatal=self._give_up,
+        )  # fmt: skip
         archive.attach()
         self._releases.append(archive.release)
         self._spawn(_every_second(archive.every_second))

@@ -42,13 +42,16 @@ class Table:
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, int]] = []
+        self.hours: list[tuple[int, str, int]] = []
         self.tokens: list[str] = []
         self.failures: list[Exception] = []
 
     async def write(self, batch: Batch) -> None:
         if self.failures:
             raise self.failures.pop(0)
-        if batch.token not in self.tokens:
+        if batch.table == "window_hours":  # maxima: what comes twice changes nothing
+            self.hours += zip(*(batch.columns[name] for name in ("t", "node", "src_offset")), strict=True)
+        elif batch.token not in self.tokens:
             self.tokens.append(batch.token)
             self.rows += [(batch.table, o) for o in batch.columns["src_offset"]]
 
@@ -96,6 +99,7 @@ class Rig:
     def __init__(self, table: Table, where: tuple[int | None, int | None, int] = (None, None, -1)) -> None:
         self.app, self.table = App(), table
         self.letters: list[DeadLetter] = []
+        self.fatal: list[str] = []
 
         async def dead_letter(letter: DeadLetter) -> None:
             self.letters.append(letter)
@@ -103,7 +107,8 @@ class Rig:
         async def settled() -> None: ...
 
         self.agent = ArchiveAgent(
-            self.app, Settings(), table, dead_letter=dead_letter, settled=settled, flush_s=0.0  # type: ignore[arg-type]
+            self.app, Settings(), table, dead_letter=dead_letter, settled=settled,  # type: ignore[arg-type]
+            on_fatal=self.fatal.append, flush_s=0.0,
         )  # fmt: skip
         self.agent._where = lambda tp: where  # type: ignore[method-assign]
         self.agent.attach()
@@ -263,11 +268,11 @@ async def test_nothing_but_epoch_records_moves_the_offset_too(rig: Rig) -> None:
 
 def test_rows_of_findings_and_dead_letters() -> None:
     finding = Finding(t=T_S, pool="p", finding="frozen", evidence={"bad": 3})
-    table, columns = ArchiveRows("slodrift.findings", 1).rows(Record(7, encode_line(finding))) or ("", {})
+    ((table, columns),) = ArchiveRows("slodrift.findings", 1).rows(Record(7, encode_line(finding)))
     assert table == "findings"
     assert (columns["finding"], columns["src_partition"], columns["src_offset"]) == (["frozen"], [1], [7])
     _, value, headers = to_message(DeadLetter(raw=b"\xff", stage="decode", reason="bad_frame", topic="t", offset=5))
-    table, columns = ArchiveRows("slodrift.deadletter", 0).rows(Record(9, value, headers=headers)) or ("", {})
+    ((table, columns),) = ArchiveRows("slodrift.deadletter", 0).rows(Record(9, value, headers=headers))
     assert table == "dead_letters"
     assert (columns["raw"], columns["origin_offset"], columns["src_offset"]) == ([b"\xff"], [5], [9])
 
@@ -276,4 +281,30 @@ def test_epochs_before_the_first_record_count() -> None:
     rows = ArchiveRows("slodrift.decisions", 0, LogReader(epoch=9))
     with pytest.raises(Exception, match="void_decision"):
         rows.rows(decision(10, epoch=3))
-    assert rows.rows(decision(11, epoch=9)) is not None
+    assert len(rows.rows(decision(11, epoch=9))) == 1
+
+
+async def test_error_that_nobody_foresaw_ends_the_process_and_makes_nothing_durable(
+    rig: Rig, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(batch: Batch) -> None:
+        raise ZeroDivisionError("a bug in a driver")
+
+    table.write = fails  # type: ignore[method-assign]
+    monkeypatch.setattr(archive_agent, "_MAX_ROWS", 5)
+    await rig.agent.handle(windows(0, 4))
+    await rig.agent.handle(windows(5, 9))
+    assert ["ZeroDivisionError: a bug in a driver" in why for why in rig.fatal] == [True]
+    assert rig.durable(WINDOWS) == 0
+    assert WINDOWS not in rig.agent.done
+    await rig.agent.release()
+
+
+async def test_batch_that_cannot_be_taken_ends_the_process(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise KeyError("a column that is not there")
+
+    monkeypatch.setattr(rig.agent._owned[WINDOWS].sink, "add", fails)
+    await rig.agent.handle(windows(0, 4))
+    assert ["rows cannot be stored: KeyError" in why for why in rig.fatal] == [True]
+    assert WINDOWS not in rig.agent.done, "its offsets are not committed any more"
