@@ -138,39 +138,42 @@ class Framer:
             self._frame(source, group)
 
     def _frame(self, source: Source, messages: list[Message]) -> None:
-        topic, partition = source
         raw = [message.value() or b"" for message in messages]
         offsets = [message.offset() for message in messages]
         metrics = self._metrics
-        metrics.events.labels(topic).inc(len(raw))
-        for framed in self._decode(raw, offsets):
+        metrics.events.labels(source[0]).inc(len(raw))
+        for framed, frames in self._decode(source, raw, offsets):
             metrics.duplicates.inc(len(framed.duplicates))
             for reject in framed.rejects:
                 metrics.rejected.labels(reject.reason).inc()
                 message = messages[offsets.index(reject.offset)]
                 self._send_dead_letter(source, reject, message.timestamp()[1])
-            for part in time_slices(framed):
-                for pool, frame in cut_frames(part, topic, partition):
-                    metrics.frames.inc()
-                    metrics.frame_bytes.inc(len(frame))
-                    self._send(self._frames, frame, pool.encode(), self._partitions.of(self._frames, pool), None)
+            for pool, frame in frames:
+                metrics.frames.inc()
+                metrics.frame_bytes.inc(len(frame))
+                self._send(self._frames, frame, pool.encode(), self._partitions.of(self._frames, pool), None)
         self._offsets.current.positions[source] = offsets[-1] + 1
 
-    def _decode(self, raw: list[bytes], offsets: list[int]) -> list[Framed]:
+    def _decode(self, source: Source, raw: list[bytes], offsets: list[int]) -> list[tuple[Framed, list[tuple[str, bytes]]]]:
         try:
-            return [self._decoder.feed(raw, offsets)]
+            return [self._make(source, raw, offsets)]
         except Exception:
             # The one place where a bug must not stop the fleet's telemetry: the event that raises becomes a dead letter.
-            log.exception("the decoder failed on a batch, trying its events one by one", events=len(raw))
+            log.exception("no frames can be made of a batch, trying its events one by one", events=len(raw))
             self._metrics.crashes.inc()
         self._decoder = EventFramer()  # the old one remembers identifiers of requests that gave no frame
-        framed = []
+        made: list[tuple[Framed, list[tuple[str, bytes]]]] = []
         for line, offset in zip(raw, offsets, strict=True):
             try:
-                framed.append(self._decoder.feed([line], [offset]))
+                made.append(self._make(source, [line], [offset]))
             except Exception as exc:
-                framed.append(Framed(rejects=[Reject(line, "internal_error", repr(exc), offset)]))
-        return framed
+                made.append((Framed(rejects=[Reject(line, "internal_error", repr(exc), offset)]), []))
+        return made
+
+    def _make(self, source: Source, raw: list[bytes], offsets: list[int]) -> tuple[Framed, list[tuple[str, bytes]]]:
+        """What the events hold, and the frames of it: made before any of them is sent."""
+        framed = self._decoder.feed(raw, offsets)
+        return framed, [made for part in time_slices(framed) for made in cut_frames(part, *source)]
 
     def _send_dead_letter(self, source: Source, reject: Reject, timestamp_ms: int) -> None:
         letter = DeadLetter(

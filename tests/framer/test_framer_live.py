@@ -313,6 +313,28 @@ def test_an_event_that_breaks_the_decoder_is_a_dead_letter(site: Site, wait_unti
     assert metrics.crashes._value.get() == 1
 
 
+def test_an_event_that_breaks_the_cutting_is_a_dead_letter(site: Site, wait_until: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
+    from streams import framer as module
+
+    real = module.cut_frames
+
+    def cut(framed: Framed, topic: str, partition: int) -> Iterator[tuple[str, bytes]]:
+        for rows in framed.pools.values():
+            if "poison" in rows.batch.tenants:
+                raise OverflowError("a bug behind the decoder")
+        yield from real(framed, topic, partition)
+
+    monkeypatch.setattr(module, "cut_frames", cut)
+    events = [request_event(i) for i in range(100)]
+    events[50] = request_event(50, tenant="poison")
+    with site.running(FramerMetrics(CollectorRegistry())):
+        site.send(site.sources[0], events)
+        wait_until(site.all_committed, "the batch", 30)
+    assert requests_seen(site) == Counter(i for i in range(100) if i != 50)
+    (letter,) = letters(site)
+    assert (letter.raw, letter.reason) == (events[50], "internal_error")
+
+
 def test_output_waits_while_the_broker_is_slow_and_the_buffer_is_full(
     site: Site, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
