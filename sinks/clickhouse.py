@@ -29,7 +29,7 @@ __all__ = ["TABLES", "ClickHouse", "ClickHouseWriter", "open_client"]
 
 logging.getLogger("clickhouse_connect").addHandler(logging.NullHandler())  # it logs what it also raises
 
-TABLES = frozenset({"windows", "findings", "decisions", "dead_letters"})
+TABLES = frozenset({"windows", "window_hours", "findings", "decisions", "dead_letters"})
 
 # Codes that speak of the data: parsing, types, ranges, NULLs, constraints, string sizes.
 _BAD_DATA = frozenset({6, 7, 9, 26, 27, 33, 38, 41, 53, 69, 70, 72, 117, 131, 190, 349, 469, 691})

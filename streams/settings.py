@@ -58,6 +58,8 @@ class Settings(BaseSettings):
     """A judge writes its state down this often, seconds; what came since is read again after a restart."""
     idle_s: float = Field(15.0, ge=1.0)
     """A pool of which nothing came for so long, with nothing left to read, goes on by the wall clock, seconds."""
+    archive_quiet_s: float = Field(60.0, ge=0.0, le=3600.0)
+    """A series that has nothing to tell is stored this often, seconds; 0 stores every tick of every series."""
 
     signing_key_file: Path | None = None
     """Private Ed25519 key (PEM) that the judge signs heads with; None leaves them unsigned."""

@@ -100,6 +100,7 @@ class ArchiveAgent:
         self._settled = settled
         self._on_fatal = on_fatal
         self._flush_s = flush_s
+        self._quiet_s = settings.archive_quiet_s
         self._turn = asyncio.Lock()
         self._owned: dict[TP, _Tenure] = {}
         self._random = random.Random()  # noqa: S311  # jitter
@@ -170,7 +171,7 @@ class ArchiveAgent:
             tenure = self._owned[tp]
             tenure.next_offset = tenure.stored_to = committed
             tenure.end_first_at = note if note is not None and note >= (committed or 0) else None
-            return ArchiveRows(tp.topic, tp.partition, LogReader(epoch))
+            return ArchiveRows(tp.topic, tp.partition, LogReader(epoch), quiet_s=self._quiet_s)
 
     def _where(self, tp: TP) -> tuple[int | None, int | None, int]:
         consumer = Consumer(self._config)
@@ -218,13 +219,12 @@ class ArchiveAgent:
             try:
                 found = rows.rows(record)
             except SchemaError as exc:
-                found = None
+                found = []
                 if tenure.tp.topic == DEADLETTER.name:  # a dead letter about a dead letter would go round for ever
                     log.error("a dead letter cannot be read", offset=record.offset, partition=tenure.tp.partition, cause=str(exc))
                 else:
                     await self._dead_letter(rows.letter(record, exc))
-            if found is not None:
-                table, columns = found
+            for table, columns in found:
                 tenure.sink.add(table, tenure.tp.topic, tenure.tp.partition, columns)
             if tenure.since_s is None:
                 tenure.since_s = asyncio.get_running_loop().time()
