@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import structlog
@@ -205,6 +206,7 @@ class JudgeAgent:
             owned = tenure.ready.result()
             if tenure.first_offset is None:
                 tenure.first_offset = chunk[0].offset
+            began_ms, began_s = self._now_ms(), perf_counter()
             try:
                 step = owned.state.step(chunk)
             except Exception as exc:  # the supervised place: a judge failed, and we must not
@@ -213,7 +215,12 @@ class JudgeAgent:
             metrics.FRAMES.inc(step.frames)
             metrics.ROWS.inc(step.rows)
             metrics.DUPLICATES.inc(step.duplicates)
+            judged_s = perf_counter()
             await self._outputs.publish(owned, step)
+            if any(output.decisions for output in step.outputs):
+                metrics.STAGE_S.labels("queue").observe(max(0, began_ms - chunk[-1].timestamp) / 1000)
+                metrics.STAGE_S.labels("judge").observe(judged_s - began_s)
+                metrics.STAGE_S.labels("append").observe(perf_counter() - judged_s)
             if chunk[-1].offset > max(owned.state.poison, default=-1):
                 tenure.failures = 0  # frames behind the poisonous ones are judged again
             start += n

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 
 __all__ = [
     "DEAD_LETTERS", "DECISIONS", "DUPLICATES", "FRAMES", "JUDGE_FAILURES", "LOST_RECORDS", "PARTITIONS", "REFUSED_APPENDS",
     "REJECTED",
-    "ROWS", "ROWS_ARCHIVED", "SINK_RETRIES", "SNAPSHOT_BYTES", "TICKS",
+    "ROWS", "ROWS_ARCHIVED", "SINK_RETRIES", "SNAPSHOT_BYTES", "STAGE_S", "TICKS",
 ]  # fmt: skip
 
 FRAMES = Counter("slodrift_frames", "Frames judged")
@@ -24,3 +24,9 @@ SINK_RETRIES = Counter("slodrift_sink_retries", "Attempts to write to a destinat
 ROWS_ARCHIVED = Counter("slodrift_rows_archived", "Rows stored in ClickHouse", ["topic"])
 PARTITIONS = Gauge("slodrift_partitions", "Partitions of telemetry.frames that this worker owns")
 SNAPSHOT_BYTES = Gauge("slodrift_snapshot_bytes", "Size of the newest snapshot, compressed", ["partition"])
+STAGE_S = Histogram(
+    "slodrift_decision_stage_seconds",
+    "Where decisions spend their time: queue (frame sent until taken up), judge, append (to the log), redis",
+    ["stage"],
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0),
+)

@@ -30,7 +30,7 @@ class LogProducer:
     def __init__(self, settings: Settings, watch: BrokerWatch) -> None:
         self._loop = asyncio.get_running_loop()
         self._watch = watch
-        self._producer = make_producer(settings, watch, compression_type="lz4")
+        self._producer = make_producer(settings, watch, compression_type="lz4", linger_ms=0)  # hosts wait for decisions
         self._outstanding: set[asyncio.Future[int]] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="slodrift-producer", daemon=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import structlog
 
@@ -17,6 +18,7 @@ from schemas.errors import ConfigError, SinkBackpressure, SinkRejected
 from schemas.results import Decision, Mode
 from sinks.projection import Projection
 from sinks.redis_decisions import DecisionSink, Fenced
+from streams.worker import metrics
 
 __all__ = ["PoolHead", "Projector"]
 
@@ -50,6 +52,8 @@ class _Pool:
     projection: Projection
     head: PoolHead
     news: list[Decision] = field(default_factory=list)
+    since_s: float = 0.0
+    """When the oldest of `news` came."""
     changed: bool = True
     """Must be asserted whole; a heartbeat is not enough."""
     fenced: bool = False
@@ -90,6 +94,8 @@ class Projector:
         before = (known.head.version, known.head.n_eligible, known.head.cap, known.head.mode)
         known.changed = known.changed or bool(news) or same != before
         known.head = head
+        if news and not known.news:
+            known.since_s = perf_counter()
         known.news.extend(news)
         if news:
             self._wake.set()
@@ -151,6 +157,8 @@ class Projector:
                     name, pool.projection.entries, version=max(head.version, pool.projection.version),
                     n_eligible=head.n_eligible, cap=head.cap, mode=head.mode, decisions=news,
                 )  # fmt: skip
+                if news:
+                    metrics.STAGE_S.labels("redis").observe(perf_counter() - pool.since_s)
             else:
                 await self._sink.heartbeat(name)
             pool.fenced = False
