@@ -60,6 +60,10 @@ class Signer:
         sig = base64.urlsafe_b64encode(self._key.sign(domain.encode() + b"\0" + text)).rstrip(b"=")
         return text + sig + b'"}'
 
+    def keyring(self) -> Keyring:
+        """Verifies what this key signed."""
+        return Keyring([self._key.public_key()])
+
 
 class Keyring:
     """Verifies against public keys; in order, the current one first and then the next.

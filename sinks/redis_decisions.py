@@ -21,7 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
-from schemas.contract import Entry, Head, build, encode
+from schemas.contract import Entry, Head, build, decode_head, encode
 from schemas.errors import ConfigError, SchemaError, SinkBackpressure, SinkRejected
 from schemas.redis_keys import PoolKeys
 from schemas.results import Decision, Mode, encode_line
@@ -164,6 +164,30 @@ class DecisionSink:
                 state.head = msgspec.structs.replace(state.head, hb=state.head.hb + 1, issued_ms=self.now_ms())
                 await self._write(state)
 
+    async def clear_forged(self, pool: str) -> bool:
+        """Remove a head that our key did not sign for this pool, and what lies beside it; the next write puts ours in its place.
+
+        For an owner that is fenced although the log says that nobody replaced it. Without a signer nothing can be told apart:
+        then nothing is removed, and a forged head goes when its key expires.
+
+        Returns:
+            Whether there was such a head.
+
+        Raises:
+            SinkBackpressure: Redis is away.
+        """
+        if self._signer is None:
+            return False
+        keys = PoolKeys(self._fleet, pool)
+        try:
+            raw = await self._redis.get(keys.head)
+            if raw is None or _is_genuine(raw, self._fleet, pool, self._signer):
+                return False
+            await self._redis.delete(keys.head, keys.snap, keys.log)
+        except (RedisError, OSError) as exc:
+            raise SinkBackpressure(f"Redis is away: {exc}") from None
+        return True
+
     def forget(self, pool: str) -> None:
         """Another process owns the pool now: no more heartbeats for it from here."""
         self._pools.pop(pool, None)
@@ -221,6 +245,15 @@ class DecisionSink:
         if answer == "OVER_CAP":
             raise OverCap(what)
         raise SinkRejected(what)
+
+
+def _is_genuine(raw: bytes, fleet: str, pool: str, signer: Signer) -> bool:
+    try:
+        signer.keyring().verify("slodrift-head-v1", raw)
+        head = decode_head(raw)
+    except SchemaError:
+        return False
+    return (head.fleet, head.pool) == (fleet, pool)
 
 
 def _steady_ms() -> Callable[[], int]:

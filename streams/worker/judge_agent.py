@@ -121,6 +121,12 @@ class JudgeAgent:
         states = ((t.tp, _state(t)) for t in self._owned.values())
         return {tp: state.next_offset or 0 for tp, state in states if state is not None}
 
+    def epoch_of(self, partition: int) -> int | None:
+        """Our epoch in a partition that is restored; None in others."""
+        tenure = self._owned.get(partition)
+        state = None if tenure is None else _state(tenure)
+        return None if state is None else state.epoch
+
     async def restored(self) -> None:
         """Wait until all partitions that are ours are restored."""
         while pending := [t.ready for t in self._owned.values() if not t.ready.done()]:

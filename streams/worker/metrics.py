@@ -5,11 +5,11 @@ from __future__ import annotations
 from prometheus_client import Counter, Gauge, Histogram
 
 __all__ = [
-    "DEAD_LETTERS", "DECISIONS", "DUPLICATES", "FRAMES", "JUDGE_FAILURES", "LOST_RECORDS", "PARTITIONS", "REFUSED_APPENDS",
-    "REJECTED",
-    "ROWS", "ROWS_ARCHIVED", "SINK_RETRIES", "SNAPSHOT_BYTES", "STAGE_S", "TICKS",
+    "DEAD_LETTERS", "DECISIONS", "DUPLICATES", "FORGED_HEADS", "FRAMES", "JUDGE_FAILURES", "LOST_RECORDS", "PARTITIONS",
+    "REFUSED_APPENDS", "REJECTED", "ROWS", "ROWS_ARCHIVED", "SINK_RETRIES", "SNAPSHOT_BYTES", "STAGE_S", "TICKS",
 ]  # fmt: skip
 
+FORGED_HEADS = Counter("slodrift_forged_heads", "States in Redis that were newer than ours, not signed by us, and removed")
 FRAMES = Counter("slodrift_frames", "Frames judged")
 ROWS = Counter("slodrift_rows", "Requests judged")
 TICKS = Counter("slodrift_ticks", "Ticks closed, all pools")

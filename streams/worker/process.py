@@ -30,6 +30,7 @@ from streams.worker.archive_rows import ARCHIVED
 from streams.worker.broker_view import BrokerView
 from streams.worker.judge_agent import JudgeAgent, JudgeTimes
 from streams.worker.outputs import Outputs
+from streams.worker.ownership import Ownership
 from streams.worker.partition import JudgeFactory
 from streams.worker.producer import LogProducer
 from streams.worker.projector import Projector
@@ -155,7 +156,8 @@ class WorkerProcess:
             log.info("heads are signed", key_id=signer.key_id)
         redis = DecisionSink(connect(settings.redis_url.get_secret_value()), settings.fleet, signer=signer)
         self._closers.append(redis.close)
-        projector = Projector(redis, may_speak=lambda: view.silent_s() < blind_s)
+        ownership = Ownership(settings, counts.count(DECISIONS.name), lambda partition: judge.epoch_of(partition))  # noqa: PLW0108 - made below
+        projector = Projector(redis, may_speak=lambda: view.silent_s() < blind_s, owns=ownership.owns)
         outputs = Outputs(producer, counts, projector)
         takeover = Takeover(
             settings, producer, self._factory, generation=settings.generation, with_snapshots=self._with_snapshots

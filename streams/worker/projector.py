@@ -7,7 +7,7 @@ a pool is kept. Heartbeats stop while the judge itself is cut off from Kafka: ho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 _BEAT_S = 1.0
 _MAX_PAUSE_S = 5.0
+_LOOK_MS = 500
 
 
 @dataclass(slots=True)
@@ -58,6 +59,8 @@ class _Pool:
     """Must be asserted whole; a heartbeat is not enough."""
     fenced: bool = False
     """Redis refused the last state as older than its own."""
+    looked_ms: int = 0
+    """When the log was last asked whether that can be true."""
 
 
 class Projector:
@@ -66,14 +69,18 @@ class Projector:
     Args:
         sink: Redis.
         may_speak: Whether the judge is in contact with Kafka.
+        owns: Whether a pool is ours by the decision log; None: that cannot be asked.
 
     Attributes:
         failures: Asserts that did not succeed.
     """
 
-    def __init__(self, sink: DecisionSink, *, may_speak: Callable[[], bool]) -> None:
+    def __init__(
+        self, sink: DecisionSink, *, may_speak: Callable[[], bool], owns: Callable[[str], Awaitable[bool]] | None = None
+    ) -> None:
         self._sink = sink
         self._may_speak = may_speak
+        self._owns = owns
         self._now_ms = sink.now_ms
         self._pools: dict[str, _Pool] = {}
         self._wake = asyncio.Event()
@@ -168,6 +175,18 @@ class Projector:
                 log.warning("Redis holds a newer state of this pool: another judge owns it, or somebody forged one; trying again",
                             pool=name, cause=str(exc))  # fmt: skip
             pool.fenced = True  # what Redis says is no reason to forget the log: a forged head goes, a rebalance tells us
+            await self._clear_forged(name, pool)
         except SinkRejected as exc:
             self.failures += 1
             log.error("Redis refuses the state of a pool", pool=name, cause=str(exc))
+
+    async def _clear_forged(self, name: str, pool: _Pool) -> None:
+        """The log decides who owns a pool. If that is us, a state in Redis that is newer and not signed by us is nobody's."""
+        if self._owns is None or self._now_ms() - pool.looked_ms < _LOOK_MS:
+            return
+        pool.looked_ms = self._now_ms()
+        if await self._owns(name) and await self._sink.clear_forged(name):
+            metrics.FORGED_HEADS.inc()
+            log.error("Redis held a forged state of this pool; it was removed: who may write there?", pool=name)
+            pool.changed = True
+            self._wake.set()

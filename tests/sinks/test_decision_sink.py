@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
@@ -13,6 +14,7 @@ from schemas.contract import Entry, decode_head, decode_snapshot
 from schemas.errors import SinkBackpressure, SinkRejected
 from schemas.redis_keys import PoolKeys
 from schemas.results import Decision
+from schemas.signing import Signer
 from sinks import redis_decisions as module
 from sinks.projection import Projection
 from sinks.redis_decisions import DecisionSink, Fenced, OverCap, connect
@@ -313,3 +315,26 @@ class TestProjection:
         projection = Projection()
         projection.apply(decision(1, "FORCED_OPEN", not_after=None), clock_s=1001, now_ms=0)
         assert projection.entries[0].latched
+
+
+async def test_owner_removes_a_state_that_its_key_did_not_sign_and_no_other(redis: Redis) -> None:
+    signer, other = Signer(Ed25519PrivateKey.generate()), Signer(Ed25519PrivateKey.generate())
+    owner = DecisionSink(redis, "f", now_ms=lambda: 1_000_000, signer=signer)
+    await write(DecisionSink(redis, "f", now_ms=lambda: 1_000_000, signer=other), [entry("n9")], (1, 99, 1))
+    with pytest.raises(Fenced):
+        await write(owner, [entry()])
+    assert await owner.clear_forged("p")
+    await owner.heartbeat("p")
+    assert (await head(redis)).version == V1
+    assert not await owner.clear_forged("p"), "our own is none"
+    await write(DecisionSink(redis, "f", now_ms=lambda: 1_000_000, signer=signer), [], (1, 6, 1))
+    with pytest.raises(Fenced):
+        await owner.heartbeat("p")
+    assert not await owner.clear_forged("p"), "a genuine newer judge stays"
+    assert (await head(redis)).version == (1, 6, 1)
+
+
+async def test_without_a_signer_nothing_is_removed(redis: Redis) -> None:
+    await write(new_sink(redis), [], (1, 99, 1))
+    assert not await new_sink(redis).clear_forged("p")
+    assert (await head(redis)).version == (1, 99, 1)

@@ -23,6 +23,8 @@ class Sink:
         self.beats: list[str] = []
         self.news: list[str] = []
         self.forgotten: list[str] = []
+        self.cleared: list[str] = []
+        self.forged = True
         self.setups = 0
         self.errors: list[Exception] = []
         self.now_ms = lambda: 1_796_000_000_000
@@ -47,6 +49,10 @@ class Sink:
 
     def forget(self, pool: str) -> None:
         self.forgotten.append(pool)
+
+    async def clear_forged(self, pool: str) -> bool:
+        self.cleared.append(pool)
+        return self.forged
 
     def _fail(self) -> None:
         if self.errors:
@@ -177,3 +183,21 @@ async def test_forgotten_pool_gets_no_heartbeat(sink: Sink) -> None:
     await run_once(projector)
     assert sink.beats == []
     assert sink.forgotten == ["p", "q"]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_forged_state_is_removed_only_by_whom_the_log_calls_the_owner(sink: Sink, ours: bool) -> None:
+    async def owns(pool: str) -> bool:
+        return ours
+
+    projector = Projector(sink, may_speak=lambda: True, owns=owns)  # type: ignore[arg-type]
+    projector.update("p", head(), [decision(1)], Probe())
+    await run_once(projector)
+    sink.errors = [Fenced("forged")]
+    await run_once(projector)
+    assert sink.cleared == (["p"] if ours else [])
+    await run_once(projector)
+    assert len(sink.states) == (2 if ours else 1), "the whole state again; for somebody else's pool a beat"
+    sink.errors = [Fenced("forged again, at once")]
+    await run_once(projector)
+    assert len(sink.cleared) <= 1, "the log is asked once in half a second, not at every beat"
