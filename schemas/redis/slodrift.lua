@@ -74,10 +74,12 @@ local function log_end(log)
   return { gen, tonumber(epoch), tonumber(seq) }, id
 end
 
--- More than the cap is refused only if this state adds somebody: a cap that shrank must not delay a close.
+-- More than the cap is refused only if this state adds somebody: a cap that shrank must not delay a close. Without a stored
+-- snapshot (all was lost) nobody can tell who is new; refusing would keep closes from the hosts, and these check for themselves.
 local function over_cap(entries, stored, cap)
   local wanted, before, adds = 0, {}, false
-  for _, entry in ipairs(stored and stored.entries or {}) do
+  if not stored then return false, 0 end
+  for _, entry in ipairs(type(stored.entries) == 'table' and stored.entries or {}) do
     if is_capped(entry) then before[entry.subject] = true end
   end
   for _, entry in ipairs(entries) do
