@@ -1,0 +1,117 @@
+"""How soon every serving host knows: from the append of a decision to the log until each of 50 hosts answers by it.
+
+`python -m bench.faults.visibility`. The time of the append is the timestamp of the record, which its producer sets a moment
+before; a host's time is that of its `on_change`. One machine, one clock. In the second part Redis is killed and comes back empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bench.faults.case import Case, play
+from bench.faults.closing import close
+from bench.faults.site import Failed, Site
+from bench.report import Report
+from schemas.errors import SchemaError
+from schemas.topics import DECISIONS
+from streams.worker.decision_log import LogReader
+
+__all__ = ["Delays", "measure", "run"]
+
+N_POOLS = 8
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Seconds from append to sight, decisions x hosts; infinite for what a host never saw."""
+
+    seconds: np.ndarray
+    decisions: int
+    hosts: int
+
+    def within(self, limit_s: float) -> float:
+        """Share of pairs."""
+        return float((self.seconds <= limit_s).mean())
+
+
+def _delays(site: Site, pools: set[str]) -> Delays:
+    appended = []
+    for partition in range(2):
+        reader = LogReader()
+        for record in list(site.tail.records[DECISIONS.name, partition]):
+            try:
+                decision = reader.read(record.offset(), record.value())
+            except SchemaError:
+                continue
+            if decision is not None and decision.pool in pools and not decision.capped:
+                appended.append((decision, record.timestamp()[1] / 1000))
+    rows = []
+    for decision, at_s in appended:
+        for host in site.hosts:
+            seen = [
+                s.at_s
+                for s in host.seen
+                if s.pool == decision.pool and s.version >= decision.version and s.subject == decision.subject
+            ]
+            rows.append(min(seen, default=np.inf) - at_s)
+    return Delays(np.array(rows), len(appended), len(site.hosts.all))
+
+
+def measure(n_hosts: int = 50, n_pools: int = N_POOLS, over_s: float = 16.0) -> tuple[Delays, Delays, float]:
+    """(undisturbed, through a restart of Redis, how long Redis was away in seconds)."""
+    quiet, stormy = [f"visible/{i}" for i in range(n_pools)], [f"through-restart/{i}" for i in range(n_pools)]
+    with Site([*quiet, *stormy], n_hosts=n_hosts) as site:
+        cases = [Case.plain(site, pool, seed=i) for i, pool in enumerate(quiet)]
+        play(site, cases, over_s)
+        close(site, cases)
+        first = _delays(site, set(quiet))
+        cases = [Case.plain(site, pool, seed=i) for i, pool in enumerate(stormy)]
+        away_s = 2.0
+        down_at = over_s * 160 / 240  # the first breakers open at 165 s of the story
+        play(site, cases, over_s, [(down_at, site.stack.redis_stop), (down_at + away_s, site.stack.redis_start)])
+        close(site, cases)
+        return first, _delays(site, set(stormy)), away_s
+
+
+def run(seed: int = 0, *, quick: bool = False) -> Report:
+    """The table with its bars."""
+    report = Report(
+        "visibility",
+        "From the log to the hosts, seconds",
+        ("part", "decisions", "hosts", "p50", "p99", "max", "within 2 s"),
+        seed,
+    )
+    first, second, away_s = measure(n_pools=3 if quick else N_POOLS)
+    for name, d in (("undisturbed", first), (f"Redis killed, {away_s:g} s away, back empty", second)):
+        p50, p99 = np.quantile(d.seconds, [0.5, 0.99]) if np.isfinite(d.seconds).all() else (np.nan, np.nan)
+        report.add(name, d.decisions, d.hosts, f"{p50:.3f}", f"{p99:.3f}", f"{d.seconds.max():.3f}", f"{d.within(2.0):.2%}")
+    report.bar("visible on 99 % of 50 hosts within 2 s of the append", first.within(2.0) >= 0.99)
+    report.bar("on all within 5 s", first.within(5.0) == 1.0)
+    report.bar("through a restart of Redis on all within 10 s", second.within(10.0) == 1.0)
+    return report
+
+
+def main() -> int:
+    """Run and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.faults.visibility")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    chosen = parser.parse_args()
+    try:
+        report = run(quick=chosen.quick)
+    except Failed as exc:
+        print(f"failed: {exc}")
+        return 1
+    report.print()
+    if chosen.json:
+        chosen.json.write_text(report.to_json())
+    return 0 if all(holds for _, holds in report.bars) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
