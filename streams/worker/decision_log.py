@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from schemas.errors import SchemaError, SourceError
 from schemas.results import Decision
 
-__all__ = ["EpochRecord", "LogReader", "LogState", "encode_epoch", "fold", "read_partition"]
+__all__ = ["EpochRecord", "LogReader", "LogState", "claims", "encode_epoch", "fold", "read_partition"]
 
 
 _MAX_KNOWN = 100_000
@@ -123,6 +123,18 @@ def fold(records: Iterable[tuple[int, bytes | None]], state: LogState | None = N
             state.apply(decision)
     state.epoch = reader.epoch
     return state
+
+
+def claims(records: Iterable[tuple[int, bytes | None]]) -> list[int]:
+    """Offsets of the epoch records among `records` (offset, value)."""
+    found = []
+    for offset, value in records:
+        try:
+            if isinstance(_decoder.decode(value or b""), EpochRecord):
+                found.append(offset)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue  # `fold` counts it
+    return found
 
 
 def read_partition(
