@@ -18,7 +18,7 @@ from schemas.topics import DECISIONS, FRAMES, SNAPSHOTS
 from streams.kafka import client_config
 from streams.settings import Settings
 from streams.worker import snapshot as snapshots
-from streams.worker.decision_log import EpochRecord, encode_epoch, fold, read_partition
+from streams.worker.decision_log import EpochRecord, LogState, claims, encode_epoch, fold, read_partition
 from streams.worker.partition import JudgeFactory, JudgePartition
 from streams.worker.producer import LogProducer
 
@@ -84,12 +84,21 @@ class Takeover:
         found = await asyncio.to_thread(self._newest_snapshot, partition) if self._with_snapshots else None
         owned = self._restore(partition, epoch, found)
         start = 0 if owned.base is None else owned.base.log_offset
-        records = await asyncio.to_thread(lambda: list(read_partition(self._config, DECISIONS.name, partition, start, epoch)))
-        fold(((m.offset(), m.value()) for m in records), owned.state.log)
+        claimed = start if owned.base is None else min(start, owned.base.epoch)
+        records = await asyncio.to_thread(self._decisions, partition, claimed, epoch)
+        if any(claimed < offset < start for offset in claims(records)):
+            # Its writer had been replaced before it wrote: what it took for the log's state may be void.
+            log.warning("the snapshot is of a former owner; the decision log is read from its beginning", partition=partition)
+            owned.state.log, start = LogState(), 0
+            records = await asyncio.to_thread(self._decisions, partition, 0, epoch)
+        fold(((offset, value) for offset, value in records if offset >= start), owned.state.log)
         owned.state.log.epoch = epoch
         log.info("partition taken over", partition=partition, epoch=epoch, next_offset=owned.state.next_offset,
                  pools=len(owned.state.pools), open=sum(map(len, owned.state.log.live.values())))  # fmt: skip
         return owned
+
+    def _decisions(self, partition: int, start: int, end: int) -> list[tuple[int, bytes | None]]:
+        return [(m.offset(), m.value()) for m in read_partition(self._config, DECISIONS.name, partition, start, end)]
 
     def _restore(self, partition: int, epoch: int, found: tuple[snapshots.Snapshot, int] | None) -> Owned:
         state = JudgePartition(FRAMES.name, partition, self._factory, epoch=epoch, generation=self._generation)
