@@ -115,9 +115,11 @@ async def test_older_judge_is_fenced(redis: Redis) -> None:
 
 async def test_more_than_the_cap_is_refused(redis: Redis) -> None:
     sink = new_sink(redis)
+    await write(sink, [])
+    before = await head(redis)
     with pytest.raises(OverCap, match="OVER_CAP 2 1"):
-        await write(sink, [entry("n1"), entry("n2")], cap=1)
-    assert await redis.keys("*") == []
+        await write(sink, [entry("n1"), entry("n2")], (9, 9, 9), cap=1)
+    assert await head(redis) == before
 
 
 @pytest.mark.parametrize(

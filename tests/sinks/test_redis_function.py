@@ -168,6 +168,14 @@ async def test_cap_that_shrank_delays_no_close(redis: Redis) -> None:
     assert await call(redis, (1, 5, 4), 0, [], cap=0) == ["OK"]
 
 
+async def test_after_a_loss_a_cap_that_shrank_delays_no_close(redis: Redis) -> None:
+    nodes = [node(i) for i in range(4)]
+    assert await call(redis, (1, 5, 1), 0, nodes, cap=4) == ["OK"]
+    await redis.delete(KEYS.head, KEYS.snap)
+    assert await call(redis, (1, 5, 2), 0, nodes[1:], cap=1) == ["OK"]
+    assert (await call(redis, (1, 5, 3), 0, [*nodes[2:], node(9)], cap=1))[0] == "OVER_CAP"
+
+
 async def test_subject_hashes_follow_the_state(redis: Redis) -> None:
     await call(redis, (1, 5, 1), 0, [node(1), node(2, latched=True, not_after_ms=None)])
     one = await redis.hgetall(KEYS.subject("n1"))

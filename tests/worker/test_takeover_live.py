@@ -118,6 +118,26 @@ async def test_snapshot_that_a_replaced_owner_writes_late_is_passed_over(desk: D
     assert third.state.next_offset == 25
 
 
+async def test_late_snapshot_of_a_replaced_owner_brings_no_void_decision_back(
+    desk: Desk, make_record: Any, make_frame: Any
+) -> None:
+    """Nobody else wrote one: the baselines in it are good, what it takes for the log's state is not."""
+    await desk.frames(make_frame, 20)
+    zombie = await desk.take()
+    desk.judge(zombie, make_record, make_frame, range(10))
+    owner = await desk.take()
+    await desk.decide(owner, 1, "n1")
+    await desk.decide(zombie, 1, "n2")
+    zombie.state.log.apply(
+        Decision(t=1.0, pool="a", scope="node", subject="n2", state="OPEN", version=(1, zombie.state.epoch, 1), tx="void")
+    )
+    await desk.writer.write(PARTITION, zombie.state.snapshot(4), 0)
+    third = await desk.take()
+    assert third.state.next_offset == 10
+    assert [s for _, s in third.state.log.live["a"]] == ["n1"]
+    assert "void" not in third.state.log.known
+
+
 async def test_snapshot_of_a_log_that_was_made_anew_is_not_used(desk: Desk, make_record: Any, make_frame: Any) -> None:
     first = await desk.take()
     desk.judge(first, make_record, make_frame, range(10))  # the topic is empty: these offsets are of a former one
