@@ -1,0 +1,264 @@
+"""The decision protocol as a whole under every fault of its parts, in any order (invariants I1 to I18 of the design).
+
+Real are the log's rules, taking over, projection, sink, the function library on a real server, signatures, and the client with
+its last-known-good file. The model's clock is its own.
+
+SLODRIFT_MODEL=short (the default), ci, long (`make model`), or examples x steps such as 2000x100.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis as driver
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from model_judge import FLEET, POOL, Tick, read_log
+from model_redis import Server
+from model_world import ATTACKS, SEEN, World
+
+from schemas.redis_keys import PoolKeys
+from streams.embedded.redis_server import RedisServer
+from streams.worker import outputs, projector, takeover
+
+pytestmark = pytest.mark.embedded
+
+SIZES = {"mutant": (60, 50), "short": (100, 50), "ci": (500, 50), "long": (20_000, 50)}
+
+WANTED = (
+    "healed with nodes away", "node taken away", "void decision", "fenced", "rollback", "bad_signature", "unknown_key", "unsigned",
+    "mismatch", "over_cap", "foreign", "from a file", "probe", "state lost while nodes were away",
+)  # fmt: skip
+"""What must have happened often enough for a pass to mean something."""
+
+nodes = st.integers(0, 39).map(lambda i: f"n{i}")
+few = st.lists(st.integers(0, 5).map(lambda i: f"n{i}"), max_size=3, unique=True).map(tuple)
+host = st.integers(0, 3)
+pick = st.integers(0, 1 << 20)
+
+
+class Protocol(RuleBasedStateMachine):
+    server: Server
+    folder: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server.client.flushall()
+        self.server.load_library()
+        self.world = World(Server(self.server.client, self.server.keys), self.folder)
+        self.orders: dict[str, tuple[str, float]] = {}
+
+    # -- ordinary life
+
+    @rule(bad=few, good=st.booleans(), failing=st.booleans(), silent=st.sampled_from((0, 0, 0, 1, 8)))
+    def tick(self, bad: tuple[str, ...], good: bool, failing: bool, silent: int) -> None:
+        self._tick(bad, good, failing, silent)
+
+    @rule(bad=few)
+    def a_node_is_bad(self, bad: tuple[str, ...]) -> None:
+        self._tick(bad, True, False, 0)
+
+    @rule(node=nodes, waited_s=st.sampled_from((20.0, 40.0, 70.0, 130.0, 620.0)))
+    def a_tick_later(self, node: str, waited_s: float) -> None:
+        for _ in range(5):
+            self.world.now += waited_s / 5
+            self.world.active.beat()
+        self._tick((node,), True, False, 0)
+
+    @rule(times=st.integers(1, 4))
+    def heartbeats(self, times: int) -> None:
+        for _ in range(times):
+            self.world.now += 1.0
+            self.world.active.beat()
+            self.world.look()
+
+    @rule(seconds=st.sampled_from((4.0, 6.0, 45.0, 100.0, 400.0)))
+    def silence(self, seconds: float) -> None:
+        self.world.now += seconds
+        self.world.check()
+
+    @rule(i=host)
+    def one_host_looks(self, i: int) -> None:
+        self.world.look([self.world.hosts[i]])
+
+    @rule(n=st.sampled_from((2, 5, 15, 30, 40, 100)))
+    def pool_changes_its_size(self, n: int) -> None:
+        self.world.n = n
+        self._tick((), True, False, 0)
+
+    @rule(node=nodes, cause=st.sampled_from(("force_open", "disable", "release")), length_s=st.sampled_from((20.0, 3000.0)))
+    def operator_orders(self, node: str, cause: str, length_s: float) -> None:
+        self.orders[node] = cause, length_s
+
+    @rule(i=host)
+    def probe(self, i: int) -> None:
+        for subject, state in self.world.hosts[i].not_closed().items():
+            if state == "HALF_OPEN":
+                SEEN["probe"] += self.world.hosts[i].probe(subject)
+        self.world.check()
+
+    @rule(i=host)
+    def probes_answer(self, i: int) -> None:
+        for *_, lease in self.world.hosts[i].leases:
+            lease.release()
+        self.world.hosts[i].leases = []
+        assert self.world.hosts[i].in_flight() == 0, "I6: a slot did not come back"
+
+    # -- judges
+
+    @rule()
+    def judge_writes_a_snapshot(self) -> None:
+        self.world.active.save()
+
+    @rule(skew_s=st.sampled_from((0, -3600, 3600)))
+    def judge_crashes(self, skew_s: int) -> None:
+        self.world.start_judge(1000 * skew_s)
+
+    @rule(skew_s=st.sampled_from((0, 60)))
+    def judge_is_paused_and_replaced(self, skew_s: int) -> None:
+        self.world.zombies = [*self.world.zombies[-1:], self.world.active]
+        self.world.start_judge(1000 * skew_s)
+        self.world.work(self.world.active)
+
+    @rule(save=st.booleans())
+    def zombie_goes_on(self, save: bool) -> None:
+        for zombie in self.world.zombies:
+            self.world.work(zombie)
+            zombie.beat()
+            if save and zombie.alive:
+                zombie.save()
+        self.world.look()
+
+    @rule(fate=st.sampled_from(("lost", "unanswered", "twice")), nth=st.integers(0, 2), zombie=st.booleans())
+    def append_fails(self, fate: str, nth: int, zombie: bool) -> None:
+        judge = self.world.zombies[-1] if zombie and self.world.zombies else self.world.active
+        judge.producer.fate = fate, nth
+
+    # -- Redis and the network
+
+    @rule(fate=st.sampled_from(("lost", "unanswered")))
+    def write_fails(self, fate: str) -> None:
+        self.world.link.fate = fate
+
+    @rule(up=st.booleans())
+    def redis_goes_or_comes(self, up: bool) -> None:
+        self.world.server.up = up
+
+    @rule(functions=st.booleans())
+    def redis_loses_all(self, functions: bool) -> None:
+        SEEN["state lost while nodes were away"] += bool(self.world.active.model.away)
+        self.world.server.lose_all(functions=functions)
+        self.world.look()
+
+    @rule(restore=st.booleans())
+    def redis_is_rolled_back(self, restore: bool) -> None:
+        if restore:
+            self.world.server.roll_back()
+            self.world.rolled_back = True
+            self.world.look()
+        else:
+            self.world.server.save()
+
+    @rule()
+    def head_expires(self) -> None:
+        self.world.server.client.delete(self.world.server.keys.head)
+        self.world.look()
+
+    @rule(kind=st.sampled_from(ATTACKS), at=pick)
+    def somebody_writes_to_redis(self, kind: str, at: int) -> None:
+        self.world.attack(kind, at)
+        self.world.look()
+
+    @rule(i=host, at=pick, torn=st.booleans())
+    def a_host_is_shown_something_old(self, i: int, at: int, torn: bool) -> None:
+        seen, link = self.world.server.seen, self.world.hosts[i].link
+        if seen and torn:
+            link.torn = seen[at % len(seen)]
+        elif seen:
+            link.old = seen[at % len(seen)]
+        self.world.look([self.world.hosts[i]])
+        link.old = link.torn = None
+
+    @rule(i=host, up=st.booleans())
+    def a_host_is_cut_off(self, i: int, up: bool) -> None:
+        self.world.hosts[i].link.up = up
+
+    # -- hosts
+
+    @rule(i=host, harm=st.sampled_from(("", "", "cut", "bit", "gone")), at=pick)
+    def host_restarts(self, i: int, harm: str, at: int) -> None:
+        self.world.restart_host(i, harm, at)
+
+    @rule(i=host, seconds=st.sampled_from((-1000.0, -1.0, 0.0, 500.0, 1e6)))
+    def wall_clock_jumps(self, i: int, seconds: float) -> None:
+        self.world.hosts[i].wall_jump_s = seconds
+        self.world.look([self.world.hosts[i]])
+
+    @rule()
+    def all_faults_end(self) -> None:
+        self.world.heal()
+
+    def teardown(self) -> None:
+        try:
+            self.world.heal()
+            self.world.check_log()
+        finally:
+            self.world.close()
+
+    def _tick(self, bad: tuple[str, ...], good: bool, failing: bool, silent: int) -> None:
+        world = self.world
+        world.now += 5.0
+        away = frozenset(r.subject for r in world.active.model.away)
+        orders, self.orders = self.orders, {}
+        world.tick(
+            Tick(
+                world.now, max(0, world.n - silent), world.n, bad, away if good else frozenset(), away if failing else frozenset(),
+                tuple((node, cause, world.now + length_s) for node, (cause, length_s) in orders.items()),  # type: ignore[misc]
+            )
+        )  # fmt: skip
+        world.active.beat()
+        world.look()
+
+
+class _Silent:
+    def __getattr__(self, name: str) -> object:
+        return lambda *_, **__: None
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    own = RedisServer(tmp_path_factory.mktemp("redis"))
+    own.start()
+    client = driver.Redis.from_url(own.url, single_connection_client=True)
+    yield Server(client, PoolKeys(FLEET, POOL))
+    client.close()
+    own.stop()
+
+
+@pytest.mark.timeout(0)
+def test_the_protocol_holds_under_faults_in_any_order(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = os.environ.get("SLODRIFT_MODEL", "short")
+    examples, steps = SIZES.get(name) or map(int, name.split("x"))
+    for module in (outputs, projector, takeover):
+        monkeypatch.setattr(module, "log", _Silent())
+    monkeypatch.setattr(takeover, "read_partition", read_log)
+    Protocol.server = server
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+        Protocol.folder = Path(folder)
+        run_state_machine_as_test(
+            Protocol,
+            settings=settings(
+                max_examples=examples, stateful_step_count=steps, deadline=None, database=None, print_blob=False,
+                derandomize=name in SIZES and name != "long",
+                suppress_health_check=list(HealthCheck),
+                phases=(Phase.generate,) if os.environ.get("SLODRIFT_MODEL_SHRINK") == "0" else (Phase.generate, Phase.shrink),
+            ),
+        )  # fmt: skip
+    print(dict(SEEN))
+    rare = {what: SEEN[what] for what in WANTED if SEEN[what] < examples // 20}
+    assert examples < 100 or not rare, f"the model hardly ever gets there, so it proves little: {rare} of {examples} examples"
