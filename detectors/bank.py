@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import baseline, blocks, evidence, histogram, learning, ranks, tail
+from detectors import baseline, blocks, evidence, histogram, learning, ranks, recent, tail
 from detectors.baseline import ACTIVE, FROZEN, LEARNING
 from detectors.derived import Derived
 from detectors.model import PoolModel
@@ -31,7 +31,7 @@ __all__ = ["ACTIVE", "CENSORED", "EMPIRICAL", "EXTRAPOLATED", "FROZEN", "LEARNIN
 
 _DAY_S = 86400.0
 _SILENT_TURN = 64
-_VERSION = 1
+_VERSION = 2
 
 
 class SeriesBank:
@@ -157,6 +157,8 @@ class SeriesBank:
         since = state.drift_since[:, :m]
         state.drift_since[:, :m] = np.where(alarms.slower, np.where(since < 0, slot, since), -1)
         baseline.add_wobble(state, sums, n, self._derived.scale)
+        suspect = alarms.bad | (alarms.log_evidence > self._terms.log_a / 2)
+        recent.follow(state, sums, n, self._derived.scale, self.tick_s, self.detection.half_life_s, suspect)
         state.blocks[0, :, :m] += counts
         state.block_sum[0, :, :m] += sums
         state.block_mix[0, :m] += mixes.astype(np.uint32)
@@ -267,6 +269,7 @@ class SeriesBank:
         """Detection period `over` is complete."""
         state, settings = self._state, self.detection
         keep = float(np.exp2(-self._terms.block_s / settings.half_life_s))
+        recent.forget(state, ~state.blocks[0].any(axis=-1))
         learned = blocks.complete(state, self.n_nodes + 1, settings, over, self._terms.block_s, self._derived.scale)
         if self.model.turn(keep, state.bad_block[:, 0] >= over - 1) or learned:
             self._follow()
@@ -278,6 +281,7 @@ class SeriesBank:
         rows = np.flatnonzero(nodes) + 1
         self._state.slow[:, :, rows] = 0
         self._state.fast[:, :, rows] = 0
+        self._state.recent[:, rows] = 0
         self._last = None
 
     def rebase(self, nodes: NDArray[np.bool_]) -> None:

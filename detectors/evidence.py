@@ -21,15 +21,16 @@ from numpy.typing import NDArray
 from detectors.ranks import TAIL_BINS, Template
 
 __all__ = [
-    "FAMILY", "FASTER", "MAX_BAND", "SLOWER", "SLOWER_WEIGHTS", "band_null", "binomial_log_e", "log_likelihood", "log_threshold",
-    "mixture_log", "tail_allowance", "tail_share", "tilt", "update", "upper_share",
+    "FAMILY", "FASTER", "JUMPS", "MAX_BAND", "SHIFTS", "SLOWER", "SLOWER_WEIGHTS", "TAILS", "band_null", "binomial_log_e",
+    "log_likelihood", "log_threshold", "mixture_log", "tail_allowance", "tail_share", "tilt", "update", "upper_share",
 ]  # fmt: skip
 
 _STEPS = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.27, 0.35, 0.45, 0.6, 0.8, 1.1, 1.6, 2.3)
-_SHIFTS: NDArray[np.float64] = np.array([*(-d for d in reversed(_STEPS)), 0.0, *_STEPS])
+SHIFTS: NDArray[np.float64] = np.array([*(-d for d in reversed(_STEPS)), 0.0, *_STEPS])
+"""Nats by which everything is slower, ascending."""
 _PARTIAL: tuple[Template, ...] = ((0.5, 0.35), (0.3, 0.8), (0.1, 1.1), (0.2, 2.3), (0.05, 2.1), (0.02, 2.1))
 
-FAMILY: list[Template] = [*((1.0, float(d)) for d in _SHIFTS), *_PARTIAL]
+FAMILY: list[Template] = [*((1.0, float(d)) for d in SHIFTS), *_PARTIAL]
 """Shifts of everything in ascending order, then partial slowdowns."""
 _ZERO = len(_STEPS)
 _MAX_STEP = 11
@@ -42,12 +43,18 @@ _BIN_PRIOR = 10.0
 SLOWER: list[int] = [i for i, (share, d) in enumerate(FAMILY) if share < 1 or d in (0.1, 0.2, 0.35, 0.6, 1.1, 2.3)]
 FASTER: list[int] = [i for i, (share, d) in enumerate(FAMILY) if share == 1 and -d in (0.1, 0.2, 0.35, 0.6, 1.1)]
 """Indices into FAMILY of the alternatives of either direction."""
-SLOWER_WEIGHTS: NDArray[np.float64] = np.array([3.0 if FAMILY[i][0] < 0.1 else 1.0 for i in SLOWER])
-"""Prior of the alternatives, before normalisation: what is hard to see needs it most."""
+JUMPS = (0.15, 0.35, 0.8)
+TAILS = (0.01, 0.04)
+"""Alternatives against the series' recent place, see `detectors.recent`: everything beyond the band of its innovations by so many
+nats, or so large a share of the requests in the farthest bin."""
+SLOWER_WEIGHTS: NDArray[np.float64] = np.array(
+    [*(3.0 if FAMILY[i][0] < 0.1 else 1.0 for i in SLOWER), *(1.0 for _ in JUMPS), *(2.0 for _ in TAILS)]
+)
+"""Prior of the alternatives, before normalisation: what is hard to see needs it most. SLOWER, then JUMPS, then TAILS."""
 
 TAIL_TOLERANCE = 2.0
 _GRID: NDArray[np.float32] = np.array((0.0, *_STEPS), np.float32)
-_ABS_SHIFTS: NDArray[np.float32] = np.abs(_SHIFTS).astype(np.float32)
+_ABS_SHIFTS: NDArray[np.float32] = np.abs(SHIFTS).astype(np.float32)
 _MAX_LOG = 40.0
 
 
@@ -127,7 +134,7 @@ def tail_allowance(
         log_z: Their normalisers and tail ratios, (k, FAMILY + TAIL_BINS).
     """
     k = np.arange(len(counts))
-    shifts = np.where(np.maximum(band_nats, 0.0)[:, None] >= _ABS_SHIFTS, log_p[:, : len(_SHIFTS)], np.float32(-np.inf))
+    shifts = np.where(np.maximum(band_nats, 0.0)[:, None] >= _ABS_SHIFTS, log_p[:, : len(SHIFTS)], np.float32(-np.inf))
     best = shifts.argmax(axis=1)
     log_share = log_shapes[k, best, -TAIL_BINS:] + log_z[:, -TAIL_BINS:] - log_z[k, best][:, None]
     share = np.clip(np.exp(log_share).sum(axis=1), 1e-9, 0.5)

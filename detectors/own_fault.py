@@ -16,13 +16,13 @@ __all__ = ["peers_calm", "ratio_of_others", "stands_out"]
 Bools = NDArray[np.bool_]
 
 
-def peers_calm(shift: NDArray[np.float64], known: Bools, wobble_nats: float) -> Bools:
+def peers_calm(shift: NDArray[np.float64], known: Bools, wobble_nats: NDArray[np.floating] | float) -> Bools:
     """Series whose peers, by their median, did not move half as far, bool (N, S); False where there is none to compare with.
 
     Args:
         shift: Mean log-latency shift against the node's own baseline, nats (N, S); above 0 is slower.
         known: (N, S), entries with enough samples.
-        wobble_nats: Shift of the others that is ordinary wobble.
+        wobble_nats: Shift of the others that is ordinary wobble, (N, S) or one for all.
     """
     others = shift - shift_against_peers(shift.T, known.T).T
     with np.errstate(invalid="ignore"):

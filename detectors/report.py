@@ -82,6 +82,7 @@ def report(
         kl_service_nats=service,
         shift_nats=shift,
         peer_shift_nats=peer,
+        band_nats=derived.band[:, :m],
         log_evidence=alarms.log_evidence,
         log_threshold=np.full((SLIS, m), terms.log_a),
         alarm=alarms.slower,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors.evidence import FASTER, SLOWER
+from detectors.evidence import FASTER, SLOWER_WEIGHTS
 from detectors.histogram import BUCKETS
 from detectors.ranks import BINS
 
@@ -53,7 +53,11 @@ class BankState:
     wobble: F32
     """(4, r, 4) Weighted sum of squared wobble and sum of weights, of ticks and of blocks."""
     slow: F32
-    """(4, SLOWER, r) Shiryaev-Roberts statistics against slowdowns."""
+    """(4, SLOWER_WEIGHTS, r) Shiryaev-Roberts statistics against slowdowns."""
+    recent: F32
+    """(4, r, 2) Sum of the residual codes of the last minute and their number, exponentially forgotten."""
+    jitter: F32
+    """(4, r, 2) Weighted sum of squared one-minute innovations, and sum of weights."""
     fast: F32
     """(4, FASTER, r) The same for improvements."""
     bad_block: I64
@@ -105,7 +109,9 @@ class BankState:
             base_sum=np.zeros(series),
             base_s=np.zeros(series, np.float32),
             wobble=np.zeros((*series, 4), np.float32),
-            slow=np.zeros((SLIS, len(SLOWER), rows), np.float32),
+            slow=np.zeros((SLIS, len(SLOWER_WEIGHTS), rows), np.float32),
+            recent=np.zeros((*series, 2), np.float32),
+            jitter=np.zeros((*series, 2), np.float32),
             fast=np.zeros((SLIS, len(FASTER), rows), np.float32),
             bad_block=np.full(series, -1, np.int64),
             blocks=np.zeros((b, *series, BINS), np.float32),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import baseline, evidence, mix, ranks
+from detectors import baseline, evidence, mix, ranks, recent
 from detectors.derived import Derived
 from detectors.evidence import FASTER, SLOWER, SLOWER_WEIGHTS
 from detectors.state import BankState
@@ -69,12 +69,15 @@ def weigh(
         band = derived.band[:, :m]
         if (scale.place > 1.05 * derived.scale.place).any():  # the tick's mix leans on strata that are less well known
             band = baseline.band_nats(state, m, settings.wobble_floor_ratio, scale)
+        now = recent.place_nats(state, m, band, derived.n_base[:, :m], scale)
         for start in range(0, m, _CHUNK):  # what a chunk needs stays in the cache
             rows = slice(start, min(start + _CHUNK, m))
-            _step(state, derived, log_a, counts[:, rows], n[:, rows], band[:, rows], happened[:, rows], rows)
+            part = recent.Recent(*(a[:, rows] for a in now))
+            _step(state, derived, log_a, counts[:, rows], n[:, rows], part, happened[:, rows], rows)
     slow = evidence.mixture_log(state.slow[:, :, :m], SLOWER_WEIGHTS)
     fast = evidence.mixture_log(state.fast[:, :, :m])
-    return learned & (slow >= log_a), learned & (fast >= log_a), slow
+    under_way = state.drift_since[:, :m] >= 0  # an alarm ends when the evidence has fallen to half: no flicker on few samples
+    return learned & (slow >= np.where(under_way, log_a / 2, log_a)), learned & (fast >= log_a), slow
 
 
 def _step(
@@ -83,21 +86,26 @@ def _step(
     log_a: float,
     counts: NDArray[np.float32],
     n: NDArray[np.float32],
-    band: NDArray[np.float32],
+    now: recent.Recent,
     happened: NDArray[np.bool_],
     rows: slice,
 ) -> None:
     """One step of the statistics of some rows."""
     log_z = derived.log_z[:, :, rows]
     log_p = evidence.log_likelihood(counts, n, derived.log_shapes, log_z)
-    null = evidence.band_null(log_p, band)
+    null = evidence.band_null(log_p, now.band)
+    allowance = np.zeros_like(null)
     slowest = counts[..., -ranks.TAIL_BINS :] @ np.ones(ranks.TAIL_BINS, np.float32)
     sli, row = np.nonzero(slowest > n * derived.tail_share[:, rows])
-    null[sli, row] += evidence.tail_allowance(
-        counts[sli, row], log_p[sli, :, row], band[sli, row], derived.log_shapes[sli], log_z[sli, :, row]
+    allowance[sli, row] = evidence.tail_allowance(
+        counts[sli, row], log_p[sli, :, row], now.band[sli, row], derived.log_shapes[sli], log_z[sli, :, row]
     )
+    null += allowance
     cap = float(np.exp(log_a + _CAP_NATS))
-    evidence.update(state.slow[:, :, rows], log_p[:, SLOWER] - null[:, None], happened, cap)
+    slower = np.empty((len(log_p), len(SLOWER_WEIGHTS), n.shape[1]), np.float32)
+    np.subtract(log_p[:, SLOWER], null[:, None], out=slower[:, : len(SLOWER)])
+    recent.log_e(counts, n, log_p, null, allowance, derived.log_shapes, log_z, now, slower[:, len(SLOWER) :])
+    evidence.update(state.slow[:, :, rows], slower, happened, cap)
     evidence.update(state.fast[:, :, rows], log_p[:, FASTER] - null[:, None], happened, cap)
 
 
@@ -111,13 +119,13 @@ def weigh_mix(state: BankState, log_a: float, mixes: NDArray[np.int64], seen: ND
         seen: Strata that have occurred.
     """
     m = len(mixes)
-    base, recent, now = state.base_mix[:m, seen], state.recent_mix[:m], mixes[:, seen]
+    base, lately, now = state.base_mix[:m, seen], state.recent_mix[:m], mixes[:, seen]
     n, n_base = now.sum(axis=1), base.sum(axis=1)
     happened = (n > 0) & (n_base > 0)
     if happened.any():
         radius = mix.radius_nats(state.mix_wobble[:m], n_base, max(len(seen), 2))
-        log_e = mix.log_e(now, base, recent[:, seen], radius)
+        log_e = mix.log_e(now, base, lately[:, seen], radius)
         evidence.update(state.mix[:, :m], log_e[None], happened, float(np.exp(log_a + _CAP_NATS)))
-        recent *= np.where(happened, np.float32(mix.RECENT_KEEP), np.float32(1))[:, None]
-        recent += np.where(happened[:, None], mixes, 0).astype(np.float32)
+        lately *= np.where(happened, np.float32(mix.RECENT_KEEP), np.float32(1))[:, None]
+        lately += np.where(happened[:, None], mixes, 0).astype(np.float32)
     return np.asarray(state.mix[0, :m] >= np.exp(log_a))

@@ -142,23 +142,27 @@ class Rules:
         self.window.add(slot.counts)
         total, errors, failures, kv = self.window.sums
         known = tick.enough & (tick.baseline != LEARNING) & eligible[:, None]
-        more = self._more_than_others(failures, total, eligible)
         own, shared, alarm = tick.alarm, np.zeros_like(tick.alarm), tick.alarm
         if self.policy.detection.method == "seed":  # the published rule knows neither peers nor ratios
-            error_alarm, more = np.zeros_like(error_alarm), np.ones_like(more)
+            error_alarm, more = np.zeros_like(error_alarm), np.ones_like(eligible)
         else:
             if contract_alarm.any():
                 with np.errstate(invalid="ignore"):
-                    alarm = alarm | (contract_alarm[:, None] & known & (tick.shift_nats >= CONTRACT_SHIFT_NATS))
+                    slower = (tick.shift_nats >= CONTRACT_SHIFT_NATS) | tick.tail_above
+                    alarm = alarm | (contract_alarm[:, None] & known & slower)
             if alarm.any():
-                calm = peers_calm(tick.shift_nats, known, self.policy.detection.wobble_floor_ratio)
+                wobble = np.maximum(tick.band_nats / 3, self.policy.detection.wobble_floor_ratio)
+                calm = peers_calm(tick.shift_nats, known, wobble)
                 own = stands_out(alarm, known, calm, caps.freeze_share)
-                own &= tick.alarm | more[:, None]  # the contract alone accuses a node only if its users fare worse than others'
                 shared = alarm & ~calm & (known.sum(axis=0) - known > 0)
         error_own = error_alarm
         if error_alarm.any():
             others = ratio_of_others(errors, total, eligible)
             error_own = error_alarm & (others < 0.5 * errors / np.maximum(total, 1))
+        if self.policy.detection.method != "seed":
+            accused = (own & tick.alarm).any(axis=1) | error_own
+            more = self._more_than_others(failures, total, eligible, accused)
+            own = own & (tick.alarm | more[:, None])  # the contract alone accuses only whose users fare worse than others'
         alarmed = alarm.any(axis=1) | error_alarm
         self.breach = np.where(alarmed, self.breach + 1, 0)
         evidence = self.breach >= rules.breach_ticks
@@ -176,15 +180,19 @@ class Rules:
             stalled, node_health.fatal, foreign_kv, hard, hard | meets, wanted,
         )  # fmt: skip
 
-    def _more_than_others(self, failures: Ints, total: Ints, eligible: Bools) -> Bools:
+    def _more_than_others(self, failures: Ints, total: Ints, eligible: Bools, accused: Bools) -> Bools:
         """Whether twice the share of its peers' requests fails at a node, and more by the share that counts, (N,).
 
-        When the whole pool misses its SLO, a node that is also a little slower than usual is not why.
+        When the whole pool misses its SLO, a node that is also a little slower than usual is not why. Peers that are accused
+        themselves are no measure, unless most are.
         """
         margin = self.policy.breaker.min_failure_ratio
         more = np.zeros(len(total), np.bool_)
+        peers = eligible & ~accused
+        if 2 * peers.sum() < eligible.sum():
+            peers = eligible
         for failed, answered in ((failures, total), self.window.recent(self.policy.breaker.breach_ticks)[::-1]):
-            others = np.nan_to_num(ratio_of_others(failed, answered, eligible))  # nobody else answered: nothing to compare with
+            others = np.nan_to_num(ratio_of_others(failed, answered, peers))  # nobody else answered: nothing to compare with
             more |= (failed > 0) & (failed >= np.maximum(2.0 * others, others + margin) * answered)
         return more
 

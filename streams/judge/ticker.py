@@ -48,7 +48,7 @@ class Ticker:
         self.bank = SeriesBank(detection, policy.tick_s, open_slots=int(policy.lateness_s // policy.tick_s) + 4)
         self.errors = ErrorRates(policy.tick_s, detection.false_alarms_per_day, detection.half_life_s)
         budget = min((1.0 - slo.objective for slo in policy.slo.values()), default=1.0)
-        self.contract = ErrorRates(policy.tick_s, detection.false_alarms_per_day, detection.half_life_s, budget)
+        self.contract = ErrorRates(policy.tick_s, detection.false_alarms_per_day, detection.half_life_s, 0.5 * budget)
         self.slis = [name for name, _ in sorted(policy.slo.items())]
         objectives = np.array([policy.slo[name].objective for name in self.slis])
         self.burn = BurnMeter(objectives, policy.budget.min_events)
