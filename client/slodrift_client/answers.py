@@ -21,7 +21,9 @@ class Decision:
         source: fresh, late (3 to 5 s old), stale, lkg (from the last-known-good file), default (nothing known yet).
         age_s: Since the pool's heartbeat last advanced; infinite before the first.
         ends_in_s: Until the state ends by itself on this host; infinite without an end.
-        fallback: Where to go instead, if the decision says so.
+        admit_ratio: Share of the requests that still goes, for `shed` and `fallback`.
+        fallback: Pool or service to try instead of a refusal, at most once, if the decision says so.
+        profile: Cheaper profile to serve under, if the action is `degrade`: the request is allowed.
     """
 
     pool: str
@@ -40,6 +42,7 @@ class Decision:
     latched: bool = False
     ends_in_s: float = float("inf")
     fallback: str | None = None
+    profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,10 @@ from slodrift_client.answers import Decision
 from slodrift_client.checks import PREFIX, Answer, check, split_subjects
 from slodrift_client.gate import Gate
 
-__all__ = ["BreakerMiddleware", "header_subjects", "header_values", "refuse"]
+__all__ = ["HOP", "BreakerMiddleware", "header_key", "header_subjects", "header_values", "refuse"]
+
+HOP = f"{PREFIX}hop"
+"""A request that was refused elsewhere and comes as a fallback; set by gateways, never taken from callers."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -35,7 +38,10 @@ class BreakerMiddleware:
         subjects: What covers a request, from its ASGI scope; by default the header `X-Slodrift-Subject`, which an edge must set
             itself and never take from its callers.
         pool: Name of the pool, or how to find it from the scope; None where the client follows one.
-        fallback: Application that gets a refused request instead, once; it finds the answer in `scope["slodrift"]`.
+        fallback: Application that gets a refused request instead, once; it finds the answer in `scope["slodrift"]`. A request
+            with the header `X-Slodrift-Hop` is a fallback already and gets no other.
+        key: What decides whether a request is shed where a share of them is; by default the header `X-Slodrift-Key`, else
+            `X-Request-Id`. The key of its session keeps a session whole.
         status: Of a refusal.
         rng: Spreads Retry-After.
 
@@ -50,6 +56,7 @@ class BreakerMiddleware:
         subjects: Callable[[Scope], Iterable[str]] | None = None,
         pool: str | Callable[[Scope], str | None] | None = None,
         fallback: App | None = None,
+        key: Callable[[Scope], str | None] | None = None,
         status: int = 503,
         rng: random.Random | None = None,
     ) -> None:
@@ -58,6 +65,7 @@ class BreakerMiddleware:
         self._subjects = subjects or header_subjects
         self._pool = pool
         self._fallback = fallback
+        self._key = key or header_key
         self._status = status
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, keeps no secret
 
@@ -67,17 +75,24 @@ class BreakerMiddleware:
             await self._app(scope, receive, send)
             return
         pool = self._pool(scope) if callable(self._pool) else self._pool
-        answer = check(self._client, self._subjects(scope), pool, self._rng)
+        answer = check(
+            self._client, self._subjects(scope), pool, self._rng, key=self._key(scope), hopped=bool(header_values(scope, HOP))
+        )
         scope["slodrift"] = answer
         try:
             if answer.allowed:
                 await self._app(scope, receive, send)
-            elif self._fallback is not None:
+            elif self._fallback is not None and not header_values(scope, HOP):
                 await self._fallback(scope, receive, send)
             else:
                 await refuse(scope, send, answer, self._status)
         finally:
             answer.leases.release()
+
+
+def header_key(scope: Scope) -> str | None:
+    """What a gateway says decides about shedding: `X-Slodrift-Key`, else `X-Request-Id`."""
+    return next((value for name in (f"{PREFIX}key", "x-request-id") for value in header_values(scope, name) if value), None)
 
 
 def header_subjects(scope: Scope) -> list[str]:

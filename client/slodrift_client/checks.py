@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slodrift_client.answers import Decision
 from slodrift_client.gate import Gate
@@ -63,7 +63,9 @@ class Answer:
     leases: Leases
 
 
-def check(gate: Gate, subjects: Iterable[str], pool: str | None, rng: random.Random) -> Answer:
+def check(
+    gate: Gate, subjects: Iterable[str], pool: str | None, rng: random.Random, *, key: str | None = None, hopped: bool = False
+) -> Answer:
     """Whether a request that all of `subjects` cover may go. Without subjects, and about unknown ones, it may.
 
     Args:
@@ -71,23 +73,37 @@ def check(gate: Gate, subjects: Iterable[str], pool: str | None, rng: random.Ran
         subjects: Node, session bucket, request class: whatever covers the request.
         pool: Needed where the client follows several.
         rng: Spreads Retry-After.
+        key: Of the request or its session; decides whether it is shed.
+        hopped: It was refused somewhere already and this is its fallback: there is no second one.
     """
     leases = Leases()
     told: Decision | None = None
+    profile: str | None = None
+    gate.asked(pool)
     for subject in subjects:
-        allowed = gate.allow(subject, pool)
+        allowed = gate.passes(subject, pool, key)
         decision = gate.decide(subject, pool)
+        if hopped and decision.fallback is not None:
+            decision = replace(decision, fallback=None)
         if not allowed:
             lease = gate.probe(subject, pool)
-            if not lease:
+            if not lease and gate.may_refuse(subject, pool):
                 leases.release()
+                decision = replace(decision, allowed=False)
                 retry_s = rng.randint(1, 5)  # spread, so that those who were refused do not come back together
                 headers = (*_headers(decision), ("retry-after", str(retry_s)))
                 return Answer(False, False, decision, headers, leases)
-            leases.add(lease)
+            if lease:
+                leases.add(lease)
+            allowed = True
+        if allowed is not decision.allowed:
+            decision = replace(decision, allowed=allowed)
+        profile = profile or decision.profile
         if told is None or (told.state == "CLOSED" and decision.state != "CLOSED"):
             told = decision
     headers = () if told is None else _headers(told)
+    if profile is not None:
+        headers = (*headers, (f"{PREFIX}profile", _visible(profile)))
     if leases:
         headers = (*headers, (f"{PREFIX}probe", "true"))
     return Answer(True, bool(leases), told, headers, leases)

@@ -126,6 +126,7 @@ class Entry:
     hold: bool = False
     """Kept when the state is stale, until it ends by itself."""
     fallback: str | None = None
+    profile: str | None = None
     probe_hosts: int = 3
     probe_per_s: float = 1.0
     probe_timeout_s: float = 30.0
@@ -222,6 +223,7 @@ def _entry(item: object, head: Head) -> Entry:
         latched=latched,
         hold=fields.word("on_stale", frozenset({"decay", "hold"})) == "hold",
         fallback=None if fields.get("fallback") is None else fields.text("fallback", 256),
+        profile=None if fields.get("profile") is None else fields.text("profile", 256),
         **plan,
     )
 

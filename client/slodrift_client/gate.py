@@ -12,14 +12,17 @@ import os
 import random
 import socket
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from slodrift_client.answers import Decision, PoolStatus, Status
-from slodrift_client.contract import Entry, State
+from slodrift_client.contract import Entry, State, Version
 from slodrift_client.probes import Lease, ProbeSlots, chosen
+from slodrift_client.refusals import Refusals
 from slodrift_client.signature import HeadKeys
+from slodrift_client.subjects import kind_of
 from slodrift_client.view import Held, Limits, PoolView, Pulse
 
 __all__ = ["Counters", "Gate"]
@@ -56,7 +59,7 @@ class Gate:
         public_keys: PEM (bytes, or paths of files) of the keys that heads must be signed with, the current one first and then
             the next; None takes unsigned ones.
         clock: Monotonic seconds.
-        rng: For jitter and for shedding by ratio.
+        rng: For jitter.
     """
 
     def __init__(
@@ -85,34 +88,42 @@ class Gate:
         }
         self._only = pools[0] if len(pools) == 1 else None
         self._blocked: dict[Any, Held] = {}
+        self._limits = limits or Limits()
+        self._refusals: dict[str, Refusals] = {}
         self._slots = ProbeSlots()
         self._counters = Counters()
         self._callbacks: list[Callable[[Decision], None]] = []
         self._reported: dict[tuple[str, str], State] = {}
 
-    def allow(self, subject: str, pool: str | None = None) -> bool:
+    def allow(self, subject: str, pool: str | None = None, key: str | None = None) -> bool:
         """Whether an ordinary request may use `subject`. Unknown subjects may; it never raises and never waits.
 
-        A half-open subject answers False: it is tried through `probe` alone.
+        A half-open subject answers False: it is tried through `probe` alone. Where requests are shed, `key` decides which.
 
         Args:
-            subject: Node name, or `session:..`, `request:..`. Each is judged alone: ask for every one that covers the request.
+            subject: Node name, or `session:..`, `request:..`, `pool:` (`slodrift_client.subjects`). Each is judged alone: ask for
+                every one that covers the request.
             pool: Needed when the client follows more than one.
+            key: Of the request or its session: the same key is shed on every host or on none. Without one, requests take turns.
         """
         try:
             held = self._blocked.get(subject if pool is None else (pool, subject))
-            return held is None or self._admits(held)
+            return held is None or self._admits(held, key, pool or self._only or "")
         except TypeError:  # something that is no name
             return True
 
-    def decide(self, subject: str, pool: str | None = None) -> Decision:
-        """Everything known about `subject`; for logs, answers to callers, and modes shadow and advise."""
+    def decide(self, subject: str, pool: str | None = None, key: str | None = None) -> Decision:
+        """Everything known about `subject`; for logs, answers to callers, and modes shadow and advise.
+
+        Where a share of the requests is shed, `allowed` is what the breaker says of the request with this `key`; without one it
+        is False, because not all are.
+        """
         now = self._clock()
         name = pool or self._only or ""
         view = self._views.get(name)
         if view is None:
             return Decision(pool=name, subject=subject)
-        return self._decision(view, subject, now)
+        return self._decision(view, subject, now, key)
 
     def probe(self, subject: str, pool: str | None = None) -> Lease:
         """Ask to try a half-open subject with one request. Always use it as a context manager.
@@ -143,18 +154,67 @@ class Gate:
         """Call `callback` for every subject whose state changes, from the reader's thread or task; it should not block."""
         self._callbacks.append(callback)
 
-    def _admits(self, held: Held) -> bool:
+    def passes(self, subject: str, pool: str | None, key: str | None) -> bool:
+        """`allow` without the bound on refusals, which whoever asks about a whole request keeps itself (`may_refuse`)."""
+        held = dict.get(self._blocked, subject if pool is None else (pool, subject))
+        return held is None or (self._admits(held, key, "") if held is _AMBIGUOUS else self._served(held, key))
+
+    def asked(self, pool: str | None) -> None:
+        """A request for `pool` came; counted only while something but a node is blocked."""
+        if type(self._blocked) is _Counted:
+            self._refusals_of(pool or self._only or "").asked(self._clock())
+
+    def may_refuse(self, subject: str, pool: str | None) -> bool:
+        """Whether a request may be refused because of a blocked subject; it is counted as refused then."""
+        name = pool or self._only or ""
+        held = dict.get(self._blocked, (name, subject))
+        return held is None or self._bounded(held, name)
+
+    def _admits(self, held: Held, key: str | None, pool: str) -> bool:
         if held is _AMBIGUOUS:
             if not self._counters.ambiguous:
                 log.warning("allow() was asked without a pool, but this client follows %d: pass pool=", len(self._views))
             self._counters.ambiguous += 1
             return True
-        state = held.state_at(self._clock())
-        if state in ("CLOSED", "DISABLED"):
+        if self._served(held, key):
             return True
-        return held.entry.action == "shed" and self._rng.random() < held.entry.admit_ratio
+        return not self._bounded(held, pool)
 
-    def _decision(self, view: PoolView, subject: str, now: float) -> Decision:
+    def _served(self, held: Held, key: str | None) -> bool:
+        """What the breaker says, before any bound."""
+        entry = held.entry
+        if held.state_at(self._clock()) in ("CLOSED", "DISABLED"):
+            return True
+        if entry.action == "eject" or entry.admit_ratio <= 0.0:
+            return False
+        if key is None:
+            held.asked += 1
+            return int(held.asked * entry.admit_ratio) > int((held.asked - 1) * entry.admit_ratio)
+        return zlib.crc32(f"{entry.subject}|{entry.opened_ms}|{key}".encode()) < entry.admit_ratio * 2**32
+
+    def _bounded(self, held: Held, pool: str) -> bool:
+        entry = held.entry
+        if entry.state == "FORCED_OPEN" or entry.scope == "node":  # whoever is refused a node takes another one
+            return True
+        return self._refusals_of(pool).may_refuse(self._clock(), entry.subject, entry.version, lambda: self._opens(pool))
+
+    def _opens(self, pool: str) -> list[tuple[Version, str]]:
+        held = (h.entry for key, h in self._blocked.items() if type(key) is tuple and key[0] == pool)
+        return [(entry.version, entry.subject) for entry in held if entry.state != "FORCED_OPEN" and entry.scope != "node"]
+
+    def _refusals_of(self, pool: str) -> Refusals:
+        refusals = self._refusals.get(pool)
+        if refusals is None:
+            refusals = self._refusals[pool] = Refusals(self._limits.max_refused_ratio)
+        return refusals
+
+    def _note(self, key: Any) -> None:
+        """A question while a session, a class or a pool is blocked."""
+        pool, subject = key if type(key) is tuple else (self._only, key)
+        if pool in self._views and (kind := kind_of(subject)):
+            self._refusals_of(pool).asked(self._clock(), kind)
+
+    def _decision(self, view: PoolView, subject: str, now: float, key: str | None = None) -> Decision:
         mode = None if view.head is None else view.head.mode
         held = view.held.get(subject)
         source, age_s = view.source(now), view.age_s(now)
@@ -162,9 +222,13 @@ class Gate:
             return Decision(view.pool, subject, source=source, age_s=age_s, mode=mode)
         entry, state = held.entry, held.state_at(now)
         blocked = (view.pool, subject) in self._blocked
+        degraded = mode == "enforce" and entry.action == "degrade" and state in ("OPEN", "FORCED_OPEN") and not view.panic
+        admits = entry.action != "eject" and (entry.admit_ratio >= 1.0 if key is None else self._served(held, key))
+        allowed = not blocked or state in ("CLOSED", "DISABLED") or admits
         return Decision(
-            view.pool, subject, state, not blocked or self._admits(held), source, age_s, mode, entry.scope, entry.action,
+            view.pool, subject, state, allowed, source, age_s, mode, entry.scope, entry.action,
             entry.admit_ratio, entry.reason, entry.version, entry.tx, entry.latched, max(0.0, held.ends_at - now), entry.fallback,
+            entry.profile if degraded else None,
         )  # fmt: skip
 
     def _pool_status(self, view: PoolView, now: float) -> PoolStatus:
@@ -186,6 +250,8 @@ class Gate:
     def _rebuild(self) -> None:
         """Swap in the map of what is blocked by the states that are believed now."""
         blocked: dict[Any, Held] = {}
+        counted = False
+        nodes: dict[str, int] = {}
         for pool, view in self._views.items():
             if view.head is None or view.head.mode != "enforce" or view.panic:
                 continue
@@ -193,7 +259,13 @@ class Gate:
                 if held.entry.state in _BLOCKING and held.entry.action in _REFUSING:
                     blocked[pool, subject] = held
                     blocked[subject] = held if self._only is not None else _AMBIGUOUS
-        self._blocked = blocked
+                    counted |= held.entry.scope != "node"
+                    nodes[pool] = nodes.get(pool, 0) + (held.entry.scope == "node")
+        for pool in {key[0] for key in blocked if type(key) is tuple} if counted else ():
+            head = self._views[pool].head
+            taken = nodes[pool] / max(1, 0 if head is None else head.n_eligible)
+            self._refusals_of(pool).most = max(0.0, self._limits.max_refused_ratio - taken)
+        self._blocked = _Counted(blocked, self._note) if counted else blocked
 
     def _report(self) -> None:
         """Tell the callbacks what changed since the last call, the ends of stale states included."""
@@ -210,3 +282,15 @@ class Gate:
                     callback(decision)
                 except Exception:  # a callback of theirs must not stop the reading; it is counted
                     self._counters.callback_errors += 1
+
+
+class _Counted(dict[Any, Held]):
+    """A map of what is blocked that notes each question; only while something is blocked that no router can walk around."""
+
+    def __init__(self, blocked: dict[Any, Held], note: Callable[[Any], None]) -> None:
+        super().__init__(blocked)
+        self._note = note
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self._note(key)
+        return super().get(key, default)

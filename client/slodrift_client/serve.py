@@ -6,6 +6,10 @@
     /healthz              200 while the process lives; `degraded` says how good its knowledge is
     /metrics              Prometheus text
 
+A refusal names scope, version and, where the decision has one, the fallback in headers X-Slodrift-...; a request that comes with
+X-Slodrift-Hop is a fallback already and is told of no other. X-Slodrift-Key (else X-Request-Id) decides which requests are shed.
+An answer of 200 may name a cheaper profile in X-Slodrift-Profile.
+
 What follows /check and /nginx is the path of the caller's request, which Envoy appends: it is not looked at, nor is its query.
 A request is answered from memory, without I/O. A half-open subject is answered 200 with X-Slodrift-Probe: true at the rate of
 its probe plan; the service does not see the request end, so the lease goes back at once and only the rate bounds probes.
@@ -24,7 +28,7 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
 from slodrift_client.aio import AsyncBreakerClient
-from slodrift_client.asgi import Receive, Scope, Send, header_subjects, header_values, refuse
+from slodrift_client.asgi import HOP, Receive, Scope, Send, header_key, header_subjects, header_values, refuse
 from slodrift_client.checks import PREFIX, check
 from slodrift_client.gate import Gate
 from slodrift_client.metrics import exposition
@@ -40,7 +44,8 @@ class _Check:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         subjects, pool, status = self._asked(scope)
-        answer = check(self._gate, subjects, pool, self._rng)
+        hopped = bool(header_values(scope, HOP))
+        answer = check(self._gate, subjects, pool, self._rng, key=header_key(scope), hopped=hopped)
         answer.leases.release()
         outcome = "no_subject" if not subjects else "probe" if answer.probe else "allowed" if answer.allowed else "refused"
         self._counts[outcome] += 1

@@ -41,6 +41,7 @@ class Limits:
         panic_ratio: When more of the pool than this is not closed, whoever did it, nothing is obeyed.
         max_sessions: Session buckets that may be open (5 % of 1024).
         max_requests: Request classes that may be open.
+        max_refused_ratio: Requests that are refused in 10 s, whatever is open (`slodrift_client.refusals`).
     """
 
     max_open_ratio: float = 0.10
@@ -49,6 +50,7 @@ class Limits:
     panic_ratio: float = 0.30
     max_sessions: int = 51
     max_requests: int = 64
+    max_refused_ratio: float = 0.15
 
 
 class Pulse:
@@ -63,9 +65,10 @@ class Pulse:
 class Held:
     """An entry with its end on this host's monotonic clock."""
 
-    __slots__ = ("ends_at", "entry", "pulse", "ramp_s")
+    __slots__ = ("asked", "ends_at", "entry", "pulse", "ramp_s")
 
     def __init__(self, entry: Entry, pulse: Pulse, ends_at: float, ramp_s: float) -> None:
+        self.asked = 0  # requests without a key that shedding has decided on
         self.entry = entry
         self.pulse = pulse
         self.ends_at = ends_at
