@@ -48,8 +48,6 @@ MOVES: dict[tuple[State, Cause], State] = {
 CLOSED_STATES: frozenset[State] = frozenset({"CLOSED", "DISABLED"})
 """States in which the subject serves traffic without restriction."""
 
-JITTER_RATIO = 0.10  # open times are lengthened by up to this share, so that subjects do not come back together
-
 
 class IllegalMove(ValueError):
     """The table has no such move from this state."""
@@ -187,7 +185,7 @@ def _open_time_s(subject: str, t_s: float, streak: int, rules: BreakerPolicy, gr
     base_s = rules.open_s * 2.0 ** min(streak - 1, 30)
     unit = zlib.crc32(f"{subject}|{t_s:.3f}|{streak}".encode()) / 2**32
     longest_s = max(rules.open_s, rules.open_max_s - grace_s)
-    return round(min(base_s * (1.0 + JITTER_RATIO * unit), longest_s), 3)
+    return round(min(base_s * (1.0 + rules.jitter_ratio * unit), longest_s), 3)
 
 
 def _fresh(record: BreakerRecord, state: State, t_s: float, until_s: float | None) -> BreakerRecord:

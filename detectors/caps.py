@@ -14,10 +14,7 @@ import msgspec
 
 from schemas.policy import Caps
 
-__all__ = ["CapState", "FreezeCause", "after_open", "may_open", "open_limit", "step_freeze", "velocity_limit"]
-
-SMALL_POOL = 10  # below this a share of 10 % is less than one node
-VELOCITY_WINDOW_S = 60.0
+__all__ = ["CapState", "FreezeCause", "after_open", "may_open", "may_take", "open_limit", "step_freeze", "velocity_limit"]
 
 FreezeCause = Literal["correlated", "telemetry"]
 
@@ -26,7 +23,7 @@ class CapState(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one pool's caps.
 
     Attributes:
-        opens_s: Moves to OPEN in the last minute, Unix seconds, oldest first.
+        opens_s: Moves to OPEN in the velocity window, Unix seconds, oldest first.
         frozen_since_s: Start of the present freeze, None when not frozen.
         cause: Why it froze.
         normal_since_s: Since when nothing asks for the freeze any more.
@@ -41,17 +38,17 @@ class CapState(msgspec.Struct, frozen=True, kw_only=True):
 def open_limit(n_eligible: int, caps: Caps) -> int:
     """Most subjects that may be open or half-open together, of `n_eligible` nodes with fresh telemetry.
 
-    Below ten nodes a share means nothing: one node if there are at least `min_pool`, else none (alarm only).
+    Below `small_pool` nodes a share means nothing: one node if there are at least `min_pool`, else none (alarm only).
     """
     if n_eligible < caps.min_pool or caps.share == 0.0:
         return 0
-    if n_eligible < SMALL_POOL:
+    if n_eligible < caps.small_pool:
         return 1
     return min(math.floor(caps.share * n_eligible + 1e-9), caps.absolute)
 
 
 def velocity_limit(n_eligible: int, caps: Caps) -> int:
-    """New opens per 60 s: the smaller of the count and the share, and at least one."""
+    """New opens per `velocity_window_s`: the smaller of the count and the share, and at least one."""
     return min(caps.velocity, max(1, math.floor(caps.velocity_share * n_eligible + 1e-9)))
 
 
@@ -70,15 +67,37 @@ def may_open(state: CapState, t_s: float, n_eligible: int, n_away: int, caps: Ca
     limit = open_limit(n_eligible, caps)
     if n_away + 1 > limit:
         return f"{n_away} of {n_eligible} nodes are away already, the cap is {limit}"
-    recent = sum(1 for opened in state.opens_s if t_s - opened < VELOCITY_WINDOW_S)
+    recent = sum(1 for opened in state.opens_s if t_s - opened < caps.velocity_window_s)
     if recent + 1 > velocity_limit(n_eligible, caps):
-        return f"{recent} opened in the last {VELOCITY_WINDOW_S:g} s, the cap is {velocity_limit(n_eligible, caps)}"
+        return f"{recent} opened in the last {caps.velocity_window_s:g} s, the cap is {velocity_limit(n_eligible, caps)}"
     return ""
 
 
-def after_open(state: CapState, t_s: float) -> CapState:
-    """The memory after one subject opened at `t_s`."""
-    recent = tuple(opened for opened in state.opens_s if t_s - opened < VELOCITY_WINDOW_S)
+def may_take(state: CapState, t_s: float, taken: float, more: float, limit: float, what: str, caps: Caps) -> str:
+    """Why no subject with a weight of `more` may open beside those that take `taken` already, or "": for scopes other than nodes.
+
+    Args:
+        state: Memory of the scope.
+        t_s: Unix seconds.
+        taken: Share of whatever the scope is counted in that is open already.
+        more: What the subject would add.
+        limit: Most they may take together.
+        what: Words for that.
+        caps: Numbers.
+    """
+    if state.frozen_since_s is not None:
+        return f"opens are frozen since {t_s - state.frozen_since_s:g} s ({state.cause})"
+    if taken + more > limit + 1e-9:
+        return f"{taken:.1%} of {what} is taken already and this is {more:.1%}, the cap is {limit:.1%}"
+    recent = sum(1 for opened in state.opens_s if t_s - opened < caps.velocity_window_s)
+    if recent + 1 > caps.velocity:
+        return f"{recent} opened in the last {caps.velocity_window_s:g} s, the cap is {caps.velocity}"
+    return ""
+
+
+def after_open(state: CapState, t_s: float, window_s: float = 60.0) -> CapState:
+    """The memory after one subject opened at `t_s`; opens older than the velocity window are dropped."""
+    recent = tuple(opened for opened in state.opens_s if t_s - opened < window_s)
     return msgspec.structs.replace(state, opens_s=(*recent, t_s))
 
 

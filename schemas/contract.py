@@ -77,7 +77,7 @@ class Entry(msgspec.Struct, kw_only=True, frozen=True, gc=False):
 
     scope: Scope
     subject: _Name
-    """Node name, or scope-qualified: `session:17`, `request:long-prompt`, `pool:`."""
+    """Node name, or scope-qualified: `session:17`, `request:adapter:lora-3`, `pool:` (`schemas.scopes`)."""
     state: BreakerState
     version: Version
     tx: Annotated[str, msgspec.Meta(max_length=128)]
@@ -87,7 +87,7 @@ class Entry(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """The state ends by itself then; None only for a latched entry."""
     action: Action = "eject"
     admit_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    """Share of requests still admitted when `action` is shed."""
+    """Share of requests still admitted when `action` is shed or fallback."""
     reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON)] = ""
     policy_version: Annotated[str, msgspec.Meta(max_length=128)] = ""
     window_end_ms: _Ms = 0
@@ -96,7 +96,9 @@ class Entry(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     on_stale: Literal["decay", "hold"] = "decay"
     """What a host does with it when nothing is heard: let it end, or keep it until `not_after_ms`."""
     fallback: Annotated[str, msgspec.Meta(max_length=256)] | None = None
-    """Where to send the request instead, when `action` is fallback or degrade."""
+    """Where to send the request instead, once."""
+    profile: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    """Cheaper profile to serve the request under, when `action` is degrade."""
     probe: Probe | None = None
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas.policy_extra import Extra
+from schemas.policy_scopes import Actions
 
 __all__ = ["Breaker", "Budget", "Caps", "Detection", "Health", "Override", "PoolPolicy", "Slo"]
 
@@ -64,6 +65,9 @@ class Detection(_Section):
     """How far back the window of a sparse series may reach for `min_samples`, seconds."""
     half_life_s: Positive = 86400.0
     """Half-life of the baseline's memory, seconds."""
+    hour_of_day: bool = True
+    """Baselines follow the hour of the day (UTC) once a series has learned for two days; 0.23 KB a series more. Without, a daily
+    rhythm is taken for wobble: no false alarms, but a slowdown no larger than the rhythm goes unseen."""
     lag_s: Positive = 300.0
     """The baseline learns a window only after this long without an alarm, seconds."""
     max_strata: Count = 16
@@ -87,6 +91,10 @@ class Health(_Section):
 class Breaker(_Section):
     """Life of one open breaker (Envoy, resilience4j and the articles; docs/architecture.md says which is whose)."""
 
+    scopes: tuple[Literal["node", "session", "request", "pool"], ...] = ("node", "session", "request")
+    """What may be opened. `pool` sheds users of a healthy gateway, so it must be asked for."""
+    actions: Actions = Actions()
+    """What an open breaker of each scope does."""
     breach_ticks: Count = 3
     """Consecutive ticks whose evidence holds before a breaker opens."""
     min_failures: Annotated[int, Field(ge=0)] = 3
@@ -99,6 +107,8 @@ class Breaker(_Section):
     open_s: Positive = 30.0
     """First open time, seconds; doubles with each re-opening."""
     open_max_s: Positive = 300.0
+    jitter_ratio: Ratio = 0.10
+    """Open times are lengthened by up to this share, so that subjects do not come back together."""
     min_closed_s: Positive = 60.0
     """Least time closed before the same subject may open again, seconds."""
     probes_per_s: Positive = 1.0
@@ -127,11 +137,23 @@ class Caps(_Section):
     """Open + half-open nodes as a share of eligible nodes."""
     absolute: Count = 20
     velocity: Count = 5
-    """New opens per 60 s."""
+    """New opens of a scope per `velocity_window_s`."""
+    velocity_window_s: Positive = 60.0
     velocity_share: Ratio = 0.02
     """... and as a share of the pool's nodes (at least one)."""
     min_pool: Count = 3
     """Pools smaller than this are never touched: alarm only."""
+    small_pool: Count = 10
+    """Below so many nodes one may be away, whatever the share says."""
+    session_share: Ratio = 0.05
+    """Session buckets open or half-open, as a share of all 1,024."""
+    request_share: Ratio = 0.25
+    """Share of the pool's traffic that open request classes may hold together."""
+    own_fault_ratio: Annotated[float, Field(ge=1)] = 2.0
+    """A class or session is at fault when so many times the share of the other requests on the same nodes fails."""
+    pool_share: Ratio = 0.20
+    pool_min_nodes: Count = 3
+    """The pool's own breaker needs this share of its nodes degraded, and this many."""
     freeze_share: Ratio = 0.30
     """More than this share of eligible nodes bad at once freezes opens: the cause is shared."""
     min_fresh_ratio: Ratio = 0.85

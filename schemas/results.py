@@ -84,6 +84,11 @@ class Decision(msgspec.Struct, tag_field="kind", tag="decision", kw_only=True):
     """Identity: the same evidence replayed gives the same tx."""
     action: Literal["eject", "shed", "fallback", "degrade", "none"] = "eject"
     admit_ratio: float = 0.0
+    """Share of the requests that still goes to the subject."""
+    fallback: str | msgspec.UnsetType = msgspec.UNSET
+    """Pool or service to try instead, once."""
+    profile: str | msgspec.UnsetType = msgspec.UNSET
+    """Cheaper profile to serve under."""
     reason: str = ""
     mode: Mode = "shadow"
     capped: bool = False

@@ -76,5 +76,7 @@ class Projection:
             window_end_ms=max(0, round(decision.window_end * 1000)),
             latched=latched,
             on_stale="hold" if latched else "decay",
+            fallback=decision.fallback or None,
+            profile=decision.profile or None,
             probe=self._probe if decision.state == "HALF_OPEN" else None,
         )

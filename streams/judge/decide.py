@@ -15,9 +15,10 @@ from detectors.breaker import BreakerRecord
 from detectors.caps import CapState
 from detectors.health import HealthTick
 from schemas.policy import PoolPolicy
-from schemas.results import Decision
+from schemas.results import Decision, Scope
+from schemas.scopes import scope_of
 from schemas.telemetry import OverrideEvent
-from streams.judge.overrides import CAUSES, Overrides
+from streams.judge.overrides import CAUSES, Overrides, operator_evidence
 from streams.judge.reasons import evidence_of, reason_of, tx_of
 from streams.judge.rules import Case
 from streams.judge.slots import KV, Slot
@@ -41,6 +42,8 @@ class Acted:
     decisions: list[Decision] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
     capped: dict[int, str] = field(default_factory=dict)
+    orders: list[OverrideEvent] = field(default_factory=list)
+    """Orders that are due for other scopes."""
 
 
 class Breakers:
@@ -81,6 +84,9 @@ class Breakers:
         eligible = state.expected & state.fresh
         n_eligible = int(eligible.sum())
         for order in self.overrides.due(t_s, seats):
+            if scope_of(order.subject) != "node":
+                acted.orders.append(order)
+                continue
             self._obey(t_s, order, seats.get(order.subject), n_eligible, acted)
         for node in sorted(self.records, key=lambda i: rank[i]):
             self._step(t_s, node, case, slot, bool(state.expected[node]), float(fatal_s[node]), acted)
@@ -102,10 +108,7 @@ class Breakers:
             return
         until_s = None if order.state == "CLOSED" else order.end
         record = breaker.move(record, cause, t_s, self.policy.breaker, grace_s=self.grace_s, until_s=until_s)
-        who = {"id": order.id, "who": order.operator, "reason": order.reason, "start_s": order.start, "end_s": order.end}
-        if order.key_id is not None:
-            who["key_id"] = order.key_id
-        evidence: dict[str, Any] = {"cause": cause, "operator": who, "nodes": n_eligible}
+        evidence: dict[str, Any] = {"cause": cause, "operator": operator_evidence(order), "nodes": n_eligible}
         if record.state == "FORCED_OPEN":
             taken = int(self.away.sum()) + (0 if self.away[node] else 1)
             evidence["over_cap"] = taken > caps.open_limit(n_eligible, self.policy.caps)
@@ -160,7 +163,7 @@ class Breakers:
                 acted.capped[node] = held
                 continue
             record = breaker.move(record, "trip", t_s, self.policy.breaker, grace_s=self.grace_s)
-            self.caps = caps.after_open(self.caps, t_s)
+            self.caps = caps.after_open(self.caps, t_s, self.policy.caps.velocity_window_s)
             reason = reason_of(case, tick, node, names[node], self.policy)
             if record.latched:
                 n, window_s = len(record.trips_s), self.policy.breaker.flap_window_s
@@ -173,30 +176,39 @@ class Breakers:
     ) -> None:
         self.records[node] = record
         self.away[node] = record.state not in breaker.CLOSED_STATES
+        acted.decisions.append(self.issue("node", record, t_s, reason, evidence, tx))
+
+    def issue(
+        self, scope: Scope, record: BreakerRecord, t_s: float, reason: str, evidence: dict[str, Any], tx: str = ""
+    ) -> Decision:
+        """A decision of any scope, with the pool's next version."""
         self.seq += 1
         serves = record.state in breaker.CLOSED_STATES
+        rule = getattr(self.policy.breaker.actions, scope)
         if record.state in ("OPEN", "HALF_OPEN"):
             evidence["streak"] = record.streak
-        acted.decisions.append(
-            Decision(
-                t=t_s,
-                pool=self.pool,
-                scope="node",
-                subject=record.subject,
-                state=record.state,
-                version=(self.generation, self.epoch, self.seq),
-                tx=tx or tx_of(self.pool, "node", record.subject, record.state, t_s, self.policy_version, evidence),
-                action="none" if serves else "eject",
-                admit_ratio=1.0 if serves else 0.0,
-                reason=reason,
-                mode=self.policy.mode,
-                latched=record.latched,
-                not_after=breaker.not_after_s(record, self.policy.breaker, self.grace_s),
-                policy_version=self.policy_version,
-                window_end=t_s,
-                evidence=evidence,
-            )
+        decision = Decision(
+            t=t_s,
+            pool=self.pool,
+            scope=scope,
+            subject=record.subject,
+            state=record.state,
+            version=(self.generation, self.epoch, self.seq),
+            tx=tx or tx_of(self.pool, scope, record.subject, record.state, t_s, self.policy_version, evidence),
+            action="none" if serves else rule.action,
+            admit_ratio=1.0 if serves or rule.action == "degrade" else 0.0 if rule.action == "eject" else rule.admit_ratio,
+            reason=reason,
+            mode=self.policy.mode,
+            latched=record.latched,
+            not_after=breaker.not_after_s(record, self.policy.breaker, self.grace_s),
+            policy_version=self.policy_version,
+            window_end=t_s,
+            evidence=evidence,
         )
+        if not serves:
+            decision.fallback = rule.fallback or msgspec.UNSET
+            decision.profile = rule.profile or msgspec.UNSET
+        return decision
 
     def dump(self) -> dict[str, Any]:
         """State for a snapshot."""

@@ -89,6 +89,17 @@ class Findings:
         for node, why in capped.items():
             self._hold(t_s, ("capped", node, ""), "capped", names[node], {"why": why}, ticks=1)
 
+    def scopes(self, t_s: float, capped: dict[str, str], frozen: list[str], causes: dict[str, dict[str, Any]]) -> None:
+        """Findings about request classes, sessions and the pool: what was not done, and what classes at fault have in common."""
+        for subject, why in capped.items():
+            self._hold(t_s, ("capped", -1, subject), "capped", None, {"subject": subject, "why": why}, ticks=1)
+        for which in frozen:
+            scope, _, cause = which.partition(":")
+            self._hold(t_s, ("frozen", -1, which), "frozen", None, {"cause": cause, "scope": scope}, ticks=1)
+        for cause, evidence in causes.items():
+            rest = {name: value for name, value in evidence.items() if name != "score"}
+            self._hold(t_s, ("root_cause", -1, cause), "root_cause", None, rest, cause=cause, score=evidence["score"])
+
     def foreign_kv(self, t_s: float, nodes: NDArray[np.intp], counts: NDArray[np.int64], names: list[str]) -> None:
         """Zero tolerance: a request answered from a KV slot that was not its own."""
         for node in nodes.tolist():

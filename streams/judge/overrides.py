@@ -17,15 +17,22 @@ from detectors.breaker import Cause
 from schemas.errors import SchemaError
 from schemas.override import keyring_of, override_fault, verify_override
 from schemas.policy import PoolPolicy
+from schemas.scopes import scope_of, subject_fault
 from schemas.telemetry import OverrideEvent
 
-__all__ = ["CAUSES", "Overrides"]
+__all__ = ["CAUSES", "Overrides", "operator_evidence"]
 
 CAUSES: dict[str, Cause] = {"FORCED_OPEN": "force_open", "DISABLED": "disable", "CLOSED": "release"}
 _MAX_PENDING = 1024
 _UNKNOWN_S = 60.0  # an order for a node that nobody heard of waits so long for it: the pool may have just begun
 
 _decode = msgspec.msgpack.Decoder(list[OverrideEvent]).decode
+
+
+def operator_evidence(order: OverrideEvent) -> dict[str, Any]:
+    """Who ordered it, for the decision."""
+    who = {"id": order.id, "who": order.operator, "reason": order.reason, "start_s": order.start, "end_s": order.end}
+    return who if order.key_id is None else {**who, "key_id": order.key_id}
 
 
 class Overrides:
@@ -48,7 +55,7 @@ class Overrides:
 
     def fault(self, event: OverrideEvent) -> str | None:
         """Reason to refuse the order, None when there is none. Depends on the event and the policy alone."""
-        if override_fault(event, self.rules.max_s):
+        if override_fault(event, self.rules.max_s) or subject_fault(event.subject):
             return "bad_override"
         if self.rules.keys:
             try:
@@ -76,7 +83,7 @@ class Overrides:
         if not self.pending and not self.used:
             return []
         self.used = {name: until for name, until in self.used.items() if until > t_s}
-        waits = {e.id for e in self.pending if e.start > t_s or (e.subject not in known and t_s < e.start + _UNKNOWN_S)}
+        waits = {e.id for e in self.pending if e.start > t_s or (self._unheard(e, known) and t_s < e.start + _UNKNOWN_S)}
         due = sorted((e for e in self.pending if e.id not in waits), key=lambda e: (e.ts, e.id))
         self.pending = [e for e in self.pending if e.id in waits]
         for event in due:
@@ -84,6 +91,9 @@ class Overrides:
         over = [e for e in due if t_s >= self._over_s(e)]
         self.refused["expired_override"] += len(over)
         return [e for e in due if e not in over]
+
+    def _unheard(self, event: OverrideEvent, known: Container[str]) -> bool:
+        return scope_of(event.subject) == "node" and event.subject not in known
 
     def _over_s(self, event: OverrideEvent) -> float:
         """When it is void, used or not; its id need not be kept for longer."""

@@ -140,7 +140,10 @@ class PoolJudge:
         parts = []
         for batch in batches:
             node = self.registry.of_rows(batch.nodes, batch.node)
-            rows = Rows.of_batch(batch, node, adapter_keys(batch, self._adapters))
+            scopes = self.ticker.scopes
+            adapter_no = scopes.adapters.of_rows(batch.adapters, batch.adapter)
+            tenant_no = scopes.tenants.of_rows(batch.tenants, batch.tenant)
+            rows = Rows.of_batch(batch, node, adapter_keys(batch, self._adapters), adapter_no, tenant_no)
             known = node != UNKNOWN
             if not known.all():
                 self._reject("unknown_node", int(len(known) - known.sum()))
@@ -264,6 +267,8 @@ class PoolJudge:
         self.events.close(slot, registry.seat, ticker.health, ticker.deploys, ticker.breakers.overrides)
         out = ticker.close(slot, self.slots.close(slot, registry.seat, ticker.breakers.away))
         self.rejected.update(ticker.breakers.overrides.take_refused())
+        self.rejected.update(ticker.scopes.refused)
+        ticker.scopes.refused.clear()
         return out
 
     def _blame(self, numbers: NDArray[np.uint32]) -> None:

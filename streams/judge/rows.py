@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.batch import NO_CODE, RequestBatch
+from schemas.scopes import SESSION_BUCKETS
 from streams.framing import stable_key
 
 __all__ = ["Rows", "adapter_keys"]
@@ -21,6 +22,9 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "cached_tokens": np.uint32,
     "output_tokens": np.uint32,
     "adapter_key": np.uint32,
+    "adapter_no": np.uint16,
+    "tenant_no": np.uint16,
+    "session": np.uint16,
     "probe": np.int8,
     "kv_mismatch": np.bool_,
 }
@@ -29,7 +33,8 @@ _COLUMNS: dict[str, type[np.generic]] = {
 @dataclass(slots=True)
 class Rows:
     """`n` requests in arrival order; columns as in `RequestBatch`, `node` is the pool's node index, `adapter_key` a stable
-    hash (0 = none).
+    hash (0 = none), `adapter_no` and `tenant_no` the pool's numbers of names (0 = none, or one too many), `session` the hash
+    bucket of the session (`SESSION_BUCKETS` = none).
     """
 
     node: NDArray[np.uint32]
@@ -39,6 +44,9 @@ class Rows:
     cached_tokens: NDArray[np.uint32]
     output_tokens: NDArray[np.uint32]
     adapter_key: NDArray[np.uint32]
+    adapter_no: NDArray[np.uint16]
+    tenant_no: NDArray[np.uint16]
+    session: NDArray[np.uint16]
     probe: NDArray[np.int8]
     kv_mismatch: NDArray[np.bool_]
     latency_s: NDArray[np.float32]
@@ -53,11 +61,15 @@ class Rows:
         return Rows(**columns, latency_s=self.latency_s[:, rows])
 
     @classmethod
-    def of_batch(cls, batch: RequestBatch, node: NDArray[np.uint32], adapter_key: NDArray[np.uint32]) -> Rows:
-        """Rows of `batch` with the pool's node numbers and adapter keys."""
+    def of_batch(
+        cls, batch: RequestBatch, node: NDArray[np.uint32], adapter_key: NDArray[np.uint32], adapter_no: NDArray[np.uint16],
+        tenant_no: NDArray[np.uint16],
+    ) -> Rows:  # fmt: skip
+        """Rows of `batch` with the pool's numbers of nodes, adapters and tenants."""
+        session = np.where(batch.session == 0, SESSION_BUCKETS, batch.session % SESSION_BUCKETS).astype(np.uint16)
         return cls(
             node, batch.ts_ns, batch.outcome, batch.prompt_tokens, batch.cached_tokens, batch.output_tokens, adapter_key,
-            batch.probe, batch.kv_mismatch, batch.latency_s,
+            adapter_no, tenant_no, session, batch.probe, batch.kv_mismatch, batch.latency_s,
         )  # fmt: skip
 
     @classmethod

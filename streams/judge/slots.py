@@ -19,6 +19,7 @@ from schemas.batch import LATENCY_SLIS
 from schemas.outcome import COUNTS_AGAINST_NODE, Outcome
 from schemas.policy import PoolPolicy
 from streams.judge.rows import Rows
+from streams.judge.scopes.covered import Covered
 
 __all__ = ["ASKED", "ERRORS", "FAILURES", "KV", "MAX_WAITING_ROWS", "PROBES_EXPLICIT", "TOTAL", "Slot", "Slots"]
 
@@ -50,6 +51,7 @@ class Slot:
         asked_ns, served_ns: Last request, last good answer of each node, (N,); the least int64 for none.
         slo_total, slo_bad: Requests of the pool that count for each SLO, and the bad ones, (S,).
         raw: Answers of watched nodes, as columns `_RAW`.
+        covered: What breakers of sessions and request classes look at.
     """
 
     n_slo: int
@@ -60,6 +62,7 @@ class Slot:
     slo_total: Ints = field(init=False)
     slo_bad: Ints = field(init=False)
     raw: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
+    covered: list[Covered] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.slo_total, self.slo_bad = np.zeros(self.n_slo, np.int64), np.zeros(self.n_slo, np.int64)
@@ -195,6 +198,7 @@ class Slots:
             keep = counted if self.keep_all else counted & watched[node]
             if keep.any():
                 slot.raw.append((rows.ts_ns[keep], node[keep], failed[keep], rows.probe[keep] == 1))
+        slot.covered.append(Covered.of(rows, ok, against, failed))
         self._ingest(number, rows if all_ok else rows.take(ok))
 
     def dump(self) -> dict[str, Any]:
@@ -210,6 +214,7 @@ class Slots:
                     "served": slot.served_ns.tobytes(),
                     "slo": [slot.slo_total.tolist(), slot.slo_bad.tolist()],
                     "raw": [[column.tobytes() for column in columns] for columns in slot.raw],
+                    "covered": Covered.concat(slot.covered).dump(),
                 }
                 for number, slot in sorted(self.open.items())
             ],
@@ -231,3 +236,4 @@ class Slots:
                 tuple(np.frombuffer(raw, dtype) for raw, (_, dtype) in zip(columns, _RAW, strict=True))
                 for columns in entry["raw"]
             ]
+            slot.covered = [Covered.load(entry["covered"])]

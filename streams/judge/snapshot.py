@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dump_judge", "load_judge"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 def dump_judge(judge: PoolJudge) -> bytes:
@@ -50,6 +50,7 @@ def dump_judge(judge: PoolJudge) -> bytes:
         "deploys": ticker.deploys.dump(),
         "rules": ticker.rules.dump(),
         "breakers": ticker.breakers.dump(),
+        "scopes": ticker.scopes.dump(),
         "findings": ticker.findings.dump(),
         "extra": None if ticker.extra is None else ticker.extra.dump(),
         "voice": [ticker.voice.said.tobytes(), ticker.voice.said_s.tobytes()],
@@ -96,6 +97,7 @@ def load_judge(raw: bytes, make: Callable[[str], PoolJudge]) -> PoolJudge:
     else:
         ticker.rules.grow(n)
     ticker.breakers.load(state["breakers"])
+    ticker.scopes.load(state["scopes"], with_windows=state["window"] == ticker.rules.window.length)
     ticker.findings.load(state["findings"])
     if ticker.extra is not None:
         ticker.extra.load(state.get("extra"), n)

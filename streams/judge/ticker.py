@@ -19,6 +19,7 @@ from streams.judge.registry import Registry
 from streams.judge.results import TickOutput
 from streams.judge.rows import Rows
 from streams.judge.rules import Case, Rules
+from streams.judge.scopes.scopes import Scopes
 from streams.judge.slots import ASKED, ERRORS, FAILURES, KV, PROBES_EXPLICIT, TOTAL, Slot
 from streams.judge.status import TickWindows, Voice, status_codes
 
@@ -56,6 +57,7 @@ class Ticker:
         self.deploys = Deploys()
         self.rules = Rules(policy)
         self.breakers = Breakers(pool, policy, policy_version, epoch, generation)
+        self.scopes = Scopes(policy, self.breakers.issue)
         self.findings = Findings(pool, policy)
         self.voice = Voice(pool, policy)
         self.extra = ExtraDetectors(policy) if detection.extra else None
@@ -89,6 +91,7 @@ class Ticker:
         """Ticks without events are skipped: what was counted per tick is over."""
         self.rules.window.forget()
         self.rules.breach[:] = 0
+        self.scopes.skip()
 
     def close(self, slot_number: int, slot: Slot) -> TickOutput:
         """Close a tick."""
@@ -108,6 +111,7 @@ class Ticker:
         hold |= error_alarm | contract_alarm  # no baseline is learnt from requests that fail
         if self.extra is not None:
             self.extra.tick(slot, waiting(self.bank, slot_number))
+        self.scopes.take(t_s, slot.covered, len(names), self.bank, slot_number)
         tick = self.bank.close(slot_number, hold)
         case = self.rules.judge(slot, tick, error_alarm, contract_alarm, state, eligible)
         if slot.counts[PROBES_EXPLICIT].any():
@@ -115,15 +119,20 @@ class Ticker:
         n_fresh, n_known = int(eligible.sum()), int(state.expected.sum())
         if policy.inventory is not None:
             n_known = max(n_known, len(policy.inventory))
+        explained = self.scopes.judge(case, case.errors, breakers.caps.cause == "correlated")
+        case.wanted &= ~explained | case.hard
         acted = breakers.act(t_s, case, slot, tick, self.health.fatal_s, state, n_known, names, rank, self.registry.seats)
+        more = self.scopes.act(t_s, case, tick, eligible, n_known, explained, breakers.caps.cause, acted.orders)
         self._tell(t_s, slot, tick, case, acted.capped, (n_fresh, n_known))
+        self.findings.scopes(t_s, more.capped, more.frozen, more.causes)
         self._forget(t_s, case, acted.closed)
         codes = self._codes(tick, case, state)
         verdicts = self.voice.speak(t_s, codes, tick, case.total, self.errors.log_sr, names, rank)
         if self.extra is not None:
             self.extra.show(verdicts, self.registry.seats)
         windows = TickWindows.of(t_s, self.pool, names, codes, tick, case.total, self.voice.slo_s)
-        return TickOutput(t_s, self.pool, verdicts, windows, self.findings.close(t_s), acted.decisions, n_eligible=n_fresh)
+        decisions = acted.decisions + more.decisions
+        return TickOutput(t_s, self.pool, verdicts, windows, self.findings.close(t_s), decisions, n_eligible=n_fresh)
 
     def _codes(self, tick: BankTick, case: Case, state: HealthTick) -> NDArray[np.uint8]:
         """Status of every series."""

@@ -1,0 +1,1 @@
+"""Breakers of everything that is no node: request classes, session buckets, the pool."""

@@ -1,0 +1,173 @@
+"""Breakers of one scope, by subject: the same state machine, dwell, back-off, latch and half-open as a node's.
+
+What a subject weighs against its cap is the scope's: its share of the traffic, of all session buckets, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from detectors import breaker, caps
+from detectors.breaker import BreakerRecord
+from detectors.caps import CapState
+from schemas.policy import PoolPolicy
+from schemas.results import Decision, Scope
+from schemas.telemetry import OverrideEvent
+from streams.judge.overrides import CAUSES, operator_evidence
+from streams.judge.reasons import tx_of
+
+__all__ = ["GONE_S", "WORDS", "Issue", "ScopeBreakers", "Wanted"]
+
+WORDS = {
+    "open_over": "the open time is over; probes decide",
+    "probes_good": "probes succeeded",
+    "probes_bad": "probes failed",
+    "no_verdict": "too few probes came back to tell",
+    "gone": "nothing was heard of it for long",
+    "release": "the override ended",
+}
+GONE_S = 600.0
+"""A half-open subject that nobody asked for this long closes, so that it does not use up a cap for ever."""
+
+
+class Issue(Protocol):
+    """Makes a decision with the pool's next version."""
+
+    def __call__(
+        self, scope: Scope, record: BreakerRecord, t_s: float, reason: str, evidence: dict[str, Any], tx: str = ""
+    ) -> Decision: ...
+
+
+@dataclass(slots=True)
+class Wanted:
+    """A subject that should open: what it weighs against the cap (0 to 1), and why."""
+
+    subject: str
+    weight: float
+    reason: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+class ScopeBreakers:
+    """All breakers of one scope of a pool.
+
+    Args:
+        scope: Which.
+        policy: Of the pool.
+        issue: Makes decisions.
+        limit: Most that open subjects may weigh together.
+        what: What the weight is a share of, in words.
+    """
+
+    def __init__(self, scope: Scope, policy: PoolPolicy, issue: Issue, limit: float, what: str) -> None:
+        self.scope, self.policy, self.limit, self.what = scope, policy, limit, what
+        self.records: dict[str, BreakerRecord] = {}
+        self.weight: dict[str, float] = {}
+        self.asked_s: dict[str, float] = {}
+        self.caps = CapState()
+        self.grace_s = policy.lateness_s + 2 * policy.tick_s
+        self._issue = issue
+
+    def away(self, subject: str) -> bool:
+        """Whether a subject is open, half-open or forced open."""
+        record = self.records.get(subject)
+        return record is not None and record.state not in breaker.CLOSED_STATES
+
+    @property
+    def taken(self) -> float:
+        """What all open subjects weigh together."""
+        return sum(self.weight.get(subject, 0.0) for subject in self.records if self.away(subject))
+
+    def step(self, t_s: float, answers: Callable[[str], tuple[int, int]]) -> list[Decision]:
+        """Moves that are due; `answers` says how many requests of a subject in the tick were good and bad."""
+        rules, out = self.policy.breaker, []
+        for subject in sorted(self.records):
+            record = self.records[subject]
+            if record.state == "CLOSED":
+                if record.since_s is not None and t_s - record.since_s >= max(rules.reset_after_s, rules.flap_window_s):
+                    del self.records[subject]  # as if it had never opened
+                    self.weight.pop(subject, None)
+                    self.asked_s.pop(subject, None)
+                continue
+            good, bad = answers(subject)
+            if good + bad or subject not in self.asked_s:
+                self.asked_s[subject] = t_s
+            budget = max(1, round(rules.probes_per_s * rules.probe_hosts * self.policy.tick_s))
+            if good + bad > budget:  # the first ones: which they were does not matter, so their share decides, bad rounded up
+                bad = -(-bad * budget // (good + bad))
+                good = budget - bad
+            record, cause = breaker.step(record, t_s, good, bad, rules)
+            self.records[subject] = record
+            if cause == "no_verdict" and t_s - self.asked_s[subject] >= GONE_S:
+                cause = "gone"
+            if cause is None:
+                continue
+            reason = f"{subject}: {WORDS[cause]}"
+            evidence: dict[str, Any] = {"cause": cause}
+            if record.state == "HALF_OPEN":
+                reason += f" ({record.probes_ok} good, {record.probes_bad} bad)"
+                evidence |= {"probes_ok": record.probes_ok, "probes_bad": record.probes_bad}
+            out.append(self._move(t_s, breaker.move(record, cause, t_s, rules, grace_s=self.grace_s), reason, evidence))
+        return out
+
+    def open(self, t_s: float, wanted: list[Wanted]) -> tuple[list[Decision], dict[str, str]]:
+        """Open subjects, the first ones first, as far as the caps allow.
+
+        Returns:
+            Decisions, and the subjects that a cap held back with the reason.
+        """
+        out, held = [], {}
+        for want in wanted:
+            record = self.records.get(want.subject) or BreakerRecord(subject=want.subject)
+            if not breaker.may_trip(record, t_s, self.policy.breaker):
+                continue
+            why = caps.may_take(self.caps, t_s, self.taken, want.weight, self.limit, self.what, self.policy.caps)
+            if why:
+                held[want.subject] = why
+                continue
+            record = breaker.move(record, "trip", t_s, self.policy.breaker, grace_s=self.grace_s)
+            self.caps = caps.after_open(self.caps, t_s, self.policy.caps.velocity_window_s)
+            self.weight[want.subject] = want.weight
+            self.asked_s[want.subject] = t_s
+            reason = want.reason
+            if record.latched:
+                n, window_s = len(record.trips_s), self.policy.breaker.flap_window_s
+                reason += f"; open for the {n}th time in {window_s:g} s, kept open for {self.policy.breaker.latch_s:g} s"
+            out.append(self._move(t_s, record, reason, {"cause": "trip", **want.evidence}))
+        return out, held
+
+    def obey(self, t_s: float, order: OverrideEvent) -> Decision | None:
+        """Follow an operator's order; None when the breaker is in that state already."""
+        record = self.records.get(order.subject) or BreakerRecord(subject=order.subject)
+        cause = CAUSES[order.state]
+        if (record.state, cause) not in breaker.MOVES:
+            return None
+        until_s = None if order.state == "CLOSED" else order.end
+        record = breaker.move(record, cause, t_s, self.policy.breaker, grace_s=self.grace_s, until_s=until_s)
+        evidence: dict[str, Any] = {"cause": cause, "operator": operator_evidence(order)}
+        if record.state == "FORCED_OPEN":
+            evidence["over_cap"] = self.taken > self.limit + 1e-9
+        reason = f"{order.subject}: {order.operator} ordered {order.state}: {order.reason}"
+        tx = tx_of(order.pool, self.scope, order.subject, record.state, order.start, "", {"override": order.id})
+        return self._move(t_s, record, reason, evidence, tx)
+
+    def _move(self, t_s: float, record: BreakerRecord, reason: str, evidence: dict[str, Any], tx: str = "") -> Decision:
+        self.records[record.subject] = record
+        if self.limit < 1 and record.state in ("OPEN", "HALF_OPEN"):
+            evidence["weight_ratio"] = round(self.weight.get(record.subject, 0.0), 6)
+        return self._issue(self.scope, record, t_s, reason, evidence, tx)
+
+    def dump(self) -> dict[str, Any]:
+        """State for a snapshot."""
+        records = [msgspec.structs.asdict(record) for _, record in sorted(self.records.items())]
+        return {"records": records, "weight": self.weight, "asked": self.asked_s, "caps": msgspec.structs.asdict(self.caps)}
+
+    def load(self, raw: dict[str, Any]) -> None:
+        """What `dump` wrote."""
+        self.records = {record["subject"]: msgspec.convert(record, BreakerRecord) for record in raw["records"]}
+        self.weight, self.asked_s = dict(raw["weight"]), dict(raw["asked"])
+        self.caps = msgspec.convert(raw["caps"], CapState)
