@@ -82,7 +82,7 @@ class World:
         SEEN["fenced"] += sum(judge.sink.refused.get("STALE", 0) for judge in (self.active, *self.zombies))
         self.disk.cleanup()
 
-    # -- what happens --------------------------------------------------------------------------------------------------------------
+    # -- what happens
 
     def start_judge(self, skew_ms: int) -> Judge:
         """A new owner of the partition."""
@@ -201,7 +201,7 @@ class World:
                 size = n if host.pool_size is None else min(n, host.pool_size * 11 // 10)
                 assert over or len(forced) > max(1, size // 5), f"I16: {host.name} refuses a state within its caps"
 
-    # -- what must hold --------------------------------------------------------------------------------------------------------------
+    # -- what must hold
 
     def check(self) -> None:
         """Of every host, at any time."""
@@ -227,7 +227,8 @@ class World:
             offsets = self.appended.get((entry.version, entry.tx), [])
             owner = entry.version[1]
             valid = [o for o in offsets if not any(owner < c < o and c <= head.version[1] for c in self.claims)]
-            assert valid and owner in self.claims, f"I15: {host.name} obeys {entry.version} of {subject}, void or not in the log"
+            assert owner in self.claims, f"I15: nobody claimed {owner}"
+            assert valid, f"I15: {host.name} obeys {entry.version} of {subject}, void or not in the log"
             if not entry.latched:
                 assert held.ends_at - now <= 300.001, f"I4: {subject} is open on {host.name} for {held.ends_at - now} s"
         silent_s = self.now - host.advanced_s

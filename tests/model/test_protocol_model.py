@@ -31,8 +31,8 @@ pytestmark = pytest.mark.embedded
 SIZES = {"mutant": (60, 50), "short": (100, 50), "ci": (500, 50), "long": (20_000, 50)}
 
 WANTED = (
-    "healed with nodes away", "node taken away", "void decision", "fenced", "rollback", "bad_signature", "unknown_key", "unsigned",
-    "mismatch", "over_cap", "foreign", "from a file", "probe", "state lost while nodes were away",
+    "healed with nodes away", "node taken away", "void decision", "fenced", "rollback", "bad_signature", "unknown_key",
+    "unsigned", "mismatch", "over_cap", "foreign", "from a file", "probe", "state lost while nodes were away",
 )  # fmt: skip
 """What must have happened often enough for a pass to mean something."""
 
@@ -217,7 +217,8 @@ class Protocol(RuleBasedStateMachine):
         orders, self.orders = self.orders, {}
         world.tick(
             Tick(
-                world.now, max(0, world.n - silent), world.n, bad, away if good else frozenset(), away if failing else frozenset(),
+                world.now, max(0, world.n - silent), world.n, bad,
+                away if good else frozenset(), away if failing else frozenset(),
                 tuple((node, cause, world.now + length_s) for node, (cause, length_s) in orders.items()),  # type: ignore[misc]
             )
         )  # fmt: skip
