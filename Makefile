@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check bench up down clean
+.PHONY: demo test check model mutants bench up down clean
 
 demo: $(VENV)/.demo
 	$(BIN)/slodrift demo
@@ -21,6 +21,14 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/slodrift bench breaker --quick
+
+# The decision protocol under faults in any order: 20,000 x 50 steps.
+model: $(VENV)/.dev
+	SLODRIFT_MODEL=long $(BIN)/pytest tests/model/test_protocol_model.py
+
+# Every guard of the decision path taken away in turn; some test must notice each.
+mutants: $(VENV)/.dev
+	$(BIN)/python tests/model/mutants.py
 
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
