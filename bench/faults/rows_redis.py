@@ -146,7 +146,7 @@ def split_brain(site: Site, pool: str) -> Case:
         heal()
     finally:
         other.stop()
-    refused = sum(host.client.status().pools[pool].refused.get("old", 0) for host in half if host.client)
+    refused = sum(host.client.status().pools[pool].refused.get("rollback", 0) for host in half if host.client)
     case.figures |= {"written_there": answers.count("taken"), "refused_by_hosts": refused}
     if not refused:
         raise Failed("no host on the other side refused anything: the fault was not there")
