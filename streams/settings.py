@@ -16,6 +16,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from schemas.errors import ConfigError
+from schemas.telemetry_auth import FRAMER, Authenticator, parse_masters
 
 __all__ = ["Settings", "load_settings", "redact_url"]
 
@@ -61,6 +62,9 @@ class Settings(BaseSettings):
     archive_quiet_s: float = Field(60.0, ge=0.0, le=3600.0)
     """A series that has nothing to tell is stored this often, seconds; 0 stores every tick of every series."""
 
+    telemetry_keys: SecretStr | None = None
+    """Master keys of telemetry's MACs (hexadecimal, with commas during a rotation): the framer and the judge then refuse what
+    carries none. None trusts whoever may write telemetry."""
     signing_key_file: Path | None = None
     """Private Ed25519 key (PEM) that the judge signs heads with; None leaves them unsigned."""
 
@@ -86,6 +90,28 @@ class Settings(BaseSettings):
     @classmethod
     def _clickhouse(cls, value: SecretStr) -> SecretStr:
         return _known_scheme(value, ("clickhouse", "clickhouses", "chdb"))
+
+    @field_validator("telemetry_keys")
+    @classmethod
+    def _masters(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            try:
+                parse_masters(value.get_secret_value())
+            except ConfigError as exc:
+                raise ValueError(str(exc)) from None
+        return value
+
+    def authenticator(self) -> Authenticator | None:
+        """Verifies and seals telemetry; None where it is not authenticated.
+
+        Raises:
+            ConfigError: The extra `signing` is missing.
+        """
+        if self.telemetry_keys is None:
+            return None
+        auth = Authenticator(parse_masters(self.telemetry_keys.get_secret_value()))
+        auth.writer(FRAMER)  # a missing library is found now rather than at the first event
+        return auth
 
     @model_validator(mode="after")
     def _sasl_is_complete(self) -> Settings:
