@@ -1,5 +1,6 @@
 -- One row per series (pool, node, SLI) and tick: what was measured and what the thresholds were. Times are event time.
--- Row identity is the sorting key; a row that comes again (a retry, a judge that restarted) replaces itself, the one further
+-- Row identity is the sorting key, (pool, node, SLI, t), by the hour: a time range is read without the rest of its day, and the
+-- rows of a series lie together all the same. A row that comes again (a retry, a judge that restarted) replaces itself, the one further
 -- on in the log wins. Tokens of inserts are remembered so that a retry is not even written twice. The TTL counts event time: a row
 -- older than that is gone as soon as it is written.
 CREATE TABLE IF NOT EXISTS windows
@@ -37,6 +38,6 @@ CREATE TABLE IF NOT EXISTS windows
 )
 ENGINE = ReplacingMergeTree(src_offset)
 PARTITION BY toDate(t)
-ORDER BY (pool, node, sli, t)
+ORDER BY (toStartOfHour(t), pool, node, sli, t)
 TTL toDateTime(t) + INTERVAL 30 DAY
 SETTINGS ttl_only_drop_parts = 1, non_replicated_deduplication_window = 10000;

@@ -15,26 +15,44 @@ from schemas.policy_faults import did_you_mean
 
 __all__ = ["BENCHES", "run"]
 
-BENCHES = {
-    "breaker": "bench.breaker",
-    "drift": "bench.drift",
-    "speed": "bench.drift_speed",
-    "nab": "bench.nab",
-    "microsoft": "bench.microsoft",
-    "latency": "bench.latency",
+BENCHES: dict[str, tuple[str, str, str]] = {
+    "breaker": ("bench.breaker", "15 min, --quick 2 min", "false trips and interception of breaker rules"),
+    "drift": ("bench.drift", "15 min, --quick 2 min", "false alarms and delay of the drift detector, with river"),
+    "nab": ("bench.nab", "10 min", "Numenta Anomaly Benchmark; needs SLODRIFT_DATA"),
+    "microsoft": ("bench.microsoft", "2 min", "23 series of API latencies; needs SLODRIFT_DATA"),
+    "speed": ("bench.drift_speed", "1 min", "the detector: a sample, a tick, memory"),
+    "latency": ("bench.latency", "3 min", "from a frame to allow() on a host; --kafka"),
+    "archive": (
+        "bench.archive",
+        "25 min, --quick 1 min",
+        "ClickHouse: rows/s, bytes a row, queries over a month; --days --nodes --folder",
+    ),
 }
-"""Benchmark to module; a module has `run(seed, *, quick) -> Report`, the live ones also `kafka` and `minutes`."""
+"""Benchmark to (module, duration on two cores, what it measures).
+
+A module has `run(seed, *, quick) -> Report`, and takes those of the further options that it has parameters for.
+"""
+
+
+def _list() -> str:
+    return "\n\n".join(f"{name} ({took}): {what}." for name, (_, took, what) in BENCHES.items())
 
 
 def run(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(BENCHES)}.")],
+    name: Annotated[str, typer.Argument(help="Which one; see above.")],
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
     quick: Annotated[bool, typer.Option(help="A smaller run: fewer repetitions, no slow peers.")] = False,
     kafka: Annotated[bool, typer.Option(help="Live benchmarks: a real Apache Kafka instead of the mock cluster.")] = False,
     minutes: Annotated[float | None, typer.Option(help="Length of the run of `soak`.")] = None,
+    days: Annotated[int | None, typer.Option(min=1, max=30, help="Of `archive`: days of history.")] = None,
+    nodes: Annotated[int | None, typer.Option(min=16, help="Of `archive`: nodes of the fleet.")] = None,
+    folder: Annotated[
+        str | None, typer.Option(help="Of `archive`: keep the database there, or query the one that is there.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option(help="Of `short` and `scale`: file to write the table or the fit to.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Of `scale`: compare the fit with sizes that it has not seen.")] = False,
 ) -> None:
-    """Run one benchmark and print its table. Exit code 1 when a promised figure is missed."""
     if name not in BENCHES:
         raise ConfigError(f"unknown benchmark {name!r}, {did_you_mean(name, list(BENCHES))}")
     root = Path(__file__).resolve().parents[2]
@@ -44,8 +62,11 @@ def run(
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-    bench = importlib.import_module(BENCHES[name]).run
-    options: dict[str, Any] = {"kafka": kafka or None, "minutes": minutes}
+    bench = importlib.import_module(BENCHES[name][0]).run
+    options: dict[str, Any] = {
+        "kafka": kafka or None, "minutes": minutes, "days": days, "nodes": nodes, "folder": folder, "write": write,
+        "check": check or None,
+    }  # fmt: skip
     options = {option: value for option, value in options.items() if value is not None}
     for option in options.keys() - inspect.signature(bench).parameters.keys():
         raise ConfigError(f"the benchmark {name} has no option --{option}: leave it away")
@@ -53,3 +74,9 @@ def run(
     report.print(as_json=as_json)
     if not all(holds for _, holds in report.bars):
         raise typer.Exit(1)
+
+
+run.__doc__ = f"""Run one benchmark and print its table. Exit code 1 when a promised figure is missed.
+
+{_list()}
+"""
