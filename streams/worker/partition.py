@@ -16,6 +16,7 @@ from schemas.deadletter import DeadLetter
 from schemas.errors import SchemaError
 from schemas.frame import EventFrame, RequestFrame, decode_frame
 from schemas.results import Decision
+from schemas.telemetry_auth import Authenticator
 from streams.framing import valid_rows
 from streams.worker.decision_log import LogState
 from streams.worker.dedup import DuplicateFilter
@@ -70,6 +71,7 @@ class JudgePartition:
         topic, partition: What it is the state of.
         factory: Makes judges.
         epoch, generation: Of this owner.
+        auth: Verifies who wrote a frame; None takes every frame.
 
     Attributes:
         next_offset: First offset that is not in the state; None before the first record, when any offset may come.
@@ -79,7 +81,16 @@ class JudgePartition:
         poison: Offsets that must not be fed again: they made a judge fail.
     """
 
-    def __init__(self, topic: str, partition: int, factory: JudgeFactory, *, epoch: int, generation: int) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        factory: JudgeFactory,
+        *,
+        epoch: int,
+        generation: int,
+        auth: Authenticator | None = None,
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.epoch = epoch
@@ -92,6 +103,7 @@ class JudgePartition:
         self.log = LogState()
         self.poison: dict[int, str] = {}
         self._factory = factory
+        self._auth = auth
 
     def step(self, records: Sequence[Record]) -> Step:
         """Feed records that follow on `next_offset` and close the ticks whose time has come."""
@@ -99,6 +111,9 @@ class JudgePartition:
         for record in records:
             if record.offset in self.poison:
                 step.dead.append(self._letter(record, "judge", "poison", self.poison[record.offset]))
+                continue
+            if self._auth is not None and (fault := self._auth.frame_fault(record.value or b"")) is not None:
+                step.dead.append(self._letter(record, "authenticate", *fault))  # before it can move a mark or a clock
                 continue
             try:
                 frame = decode_frame(record.value or b"")
