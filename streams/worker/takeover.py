@@ -61,6 +61,7 @@ class Takeover:
         self, settings: Settings, producer: LogProducer, factory: JudgeFactory, *, generation: int, with_snapshots: bool
     ) -> None:
         self._config = client_config(settings)
+        self._auth = settings.authenticator()
         self._producer = producer
         self._factory = factory
         self._generation = generation
@@ -101,7 +102,7 @@ class Takeover:
         return [(m.offset(), m.value()) for m in read_partition(self._config, DECISIONS.name, partition, start, end)]
 
     def _restore(self, partition: int, epoch: int, found: tuple[snapshots.Snapshot, int] | None) -> Owned:
-        state = JudgePartition(FRAMES.name, partition, self._factory, epoch=epoch, generation=self._generation)
+        state = self._empty(partition, epoch)
         if found is None:
             return Owned(state, None, epoch + 1, 0)
         base, slot = found
@@ -113,7 +114,7 @@ class Takeover:
                 log.warning("a pool cannot be restored; its baselines are learnt anew", pool=pool, cause=why)
         except SchemaError as exc:
             log.warning("the snapshot cannot be restored; baselines are learnt anew", partition=partition, cause=str(exc))
-            state = JudgePartition(FRAMES.name, partition, self._factory, epoch=epoch, generation=self._generation)
+            state = self._empty(partition, epoch)
             return Owned(state, None, epoch + 1, 1 - slot)
         if base.generation == self._generation:
             state.log.epoch = base.epoch
@@ -123,6 +124,11 @@ class Takeover:
         else:
             base.log_offset = 0  # the log began anew
         return Owned(state, base, epoch + 1, 1 - slot)
+
+    def _empty(self, partition: int, epoch: int) -> JudgePartition:
+        return JudgePartition(
+            FRAMES.name, partition, self._factory, epoch=epoch, generation=self._generation, auth=self._auth
+        )
 
     def _newest_snapshot(self, partition: int) -> tuple[snapshots.Snapshot, int] | None:
         found = snapshots.choose(partition, self._tail(partition))
