@@ -7,6 +7,9 @@ incident is dropped, the incident itself never becomes normal (FROZEN). Old coun
 The tolerance band is learned too: how much the series' own mean log-latency wobbles from tick to tick and from block to
 block beyond what the sample sizes explain (a method-of-moments variance component), at least the policy's floor, plus three
 standard errors of the baseline.
+
+Once there are two days of history the hour of the day is taken off (`detectors.hours`); from then on everything here is about
+what is left, and what a series that has a daily rhythm was believed to wobble because of it is forgotten quickly.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detectors import drift
+from detectors import drift, hours
 from detectors.model import Scale
 from detectors.state import BankState
 
@@ -24,6 +27,7 @@ __all__ = [
     "LEARNING",
     "add_wobble",
     "band_nats",
+    "follow_hours",
     "learn_block",
     "mix_window",
     "turn_blocks",
@@ -40,6 +44,10 @@ _CORRELATION_S = 300.0
 """Wobble is believed to last about this long, so a baseline of T seconds averages T / 300 independent pieces of it."""
 _WINSOR = 9.0
 _LONG_MOST = np.float32(30000)
+_HOURS_AFTER_S = 3600.0
+"""A bank that lives shorter needs no hours of the day."""
+_KEPT_OF_DAY = np.float32(0.1)
+"""What an all-day baseline still weighs when the hour of the day is taken off for the first time."""
 
 
 def wobble_sd(state: BankState, m: int) -> NDArray[np.float64]:
@@ -65,6 +73,7 @@ def band_nats(state: BankState, m: int, floor: float, scale: Scale) -> NDArray[n
     pieces = np.maximum(state.base_s[:, :m] / _CORRELATION_S, 1.0)
     sd = sd * (1 + 1 / np.sqrt(pieces))  # few pieces may have shown too little of the wobble
     error = np.square(scale.spread)[:, None] / n + scale.place[:, None] + np.square(sd) / pieces
+    error += hours.variance(state.hour[:, :m])
     return np.asarray(np.maximum(floor, _BAND_SD * sd) + _BAND_SD * np.sqrt(error), np.float32)
 
 
@@ -115,6 +124,8 @@ def learn_block(state: BankState, block: int, block_s: float, half_life_s: float
     good = state.learned & (state.bad_block < block + 1 - len(state.blocks))
     some = good & (n > 0)
     if some.any():
+        if state.hour.shape[-1]:
+            _learn_hour(state, block, block_s, sums, n, some, scale)
         square, weight = _excess(state, state.rows, sums, n, scale)
         state.wobble[some] *= keep
         state.wobble[some, :2] += state.block_wobble[-1][some]
@@ -127,6 +138,40 @@ def learn_block(state: BankState, block: int, block_s: float, half_life_s: float
     if mixed.any():
         _learn_mix(state, mixed, keep)
     return bool(some.any() or mixed.any())
+
+
+def _learn_hour(
+    state: BankState, block: int, block_s: float, sums: NDArray[np.int32], n: NDArray[np.float32], some: NDArray[np.bool_],
+    scale: Scale,
+) -> None:  # fmt: skip
+    """The block that leaves the lag, as history of its hour."""
+    base_n = state.base.sum(axis=-1, dtype=np.float64)
+    some = some & (base_n > 0)
+    safe = np.where(some, n, 1)
+    deviation = (sums / safe - state.base_sum / np.where(some, base_n, 1.0)) * scale.width[:, None]
+    noise = np.square(scale.spread)[:, None] / safe
+    middle_s = (block - len(state.blocks) + 1.5) * block_s
+    hours.learn(state.hour, middle_s, block_s, deviation + hours.applied_nats(state.hour), noise, some)
+
+
+def follow_hours(state: BankState, block: int, block_s: float) -> bool:
+    """Takes the hour of the day off the series that have one, in the block that begins. True when the state has changed.
+
+    Args:
+        state: Of the bank, changed in place.
+        block: The one that begins.
+        block_s: Its length, seconds.
+    """
+    if not state.hour.shape[-1]:
+        if not (state.base_s >= _HOURS_AFTER_S).any():
+            return False
+        state.hour = hours.begin(state.rows, len(state.blocks))
+    before = hours.now_nats(state.hour).copy()
+    begun = hours.follow(state.hour, (block + 0.5) * block_s, block_s, wobble_sd(state, state.rows))
+    state.offset += (hours.now_nats(state.hour) - before) / np.float32(np.log(2))
+    for array in (state.base, state.base_sum, state.base_s, state.wobble):
+        array[begun] *= _KEPT_OF_DAY
+    return bool(state.hour.any())
 
 
 def _learn_mix(state: BankState, rows: NDArray[np.bool_], keep: float) -> None:

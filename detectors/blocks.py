@@ -29,6 +29,8 @@ def complete(state: BankState, m: int, settings: Detection, over: int, block_s: 
     _count_periods(state, m, settings)
     learned = baseline.learn_block(state, over, block_s, settings.half_life_s, scale)
     baseline.turn_blocks(state, over, settings.min_samples, max(1, round(settings.longest_window_s / block_s)))
+    if settings.hour_of_day and settings.method == "evidence":
+        learned |= baseline.follow_hours(state, over + 1, block_s)
     return learned
 
 
@@ -50,8 +52,9 @@ def read_tails(
 ) -> None:
     """Reads P99.9 of the fine histograms whose turn it is.
 
-    Rows take turns, one in `per_block` each tick: a histogram with enough samples gives the P99.9 of a full period, moves
-    the threshold unless something is wrong, and starts again. Where evidence is rising the running histogram is read as well.
+    Rows take turns, one in `per_block` each tick. A histogram that is full moves the threshold and starts again; while something
+    is wrong, and before there is a threshold, every period is a window of its own. Where evidence is rising the running histogram
+    is read as well.
 
     Args:
         state: Of the bank, changed in place.
@@ -67,25 +70,32 @@ def read_tails(
     some = np.broadcast_to(turn, (SLIS, m)) | urgent
     sli, row = np.nonzero(some)
     counts = state.fine[sli, row]
-    enough = counts.sum(axis=-1, dtype=np.int64) >= settings.min_samples
-    sli, row = sli[enough], row[enough]
+    n = counts.sum(axis=-1, dtype=np.int64)
+    enough = n >= min(settings.min_samples, tail.ENOUGH)
+    sli, row, n = sli[enough], row[enough], n[enough]
     if len(sli) == 0:
         return
     fresh = tail.p999(counts[enough])
     state.tail[sli, row] = fresh
-    full = turn[row]
-    sli, row, fresh = sli[full], row[full], fresh[full]
-    state.fine[sli, row] = 0
-    calm = state.bad_block[sli, row] < slot // per_block - 1
+    block = slot // per_block
+    calm = state.bad_block[sli, row] < block - 1
     if settings.method == "evidence":
-        anew = dynamic_slo.recalibrates(state.periods[sli, row], ~calm, settings.kl_periods)
+        anew = turn[row] & dynamic_slo.recalibrates(state.periods[sli, row], ~calm, settings.kl_periods)
         state.tail_level[sli[anew], row[anew]] = 0.0
+    full = n >= tail.ENOUGH
+    lasted_s = (block - state.fine_since[sli, row]) * block_s
+    full |= lasted_s >= tail.LONGEST_S
+    full |= ~calm | (state.tail_level[sli, row, 2] == 0) | (settings.method == "seed")
+    full &= turn[row]
+    sli, row, fresh, n, calm, lasted_s = sli[full], row[full], fresh[full], n[full], calm[full], lasted_s[full]
+    state.fine[sli, row] = 0
+    state.fine_since[sli, row] = block
     good = calm & (fresh[:, 3] != tail.CENSORED)
-    sli, row, value = sli[good], row[good], fresh[good, 0]
+    sli, row, value, n, lasted_s = sli[good], row[good], fresh[good, 0], n[good], lasted_s[good]
     level = state.tail_level[sli, row]
-    keep = float(np.exp2(-block_s / settings.half_life_s))
+    keep = np.exp2(-np.maximum(lasted_s, block_s) / settings.half_life_s)
     if settings.method == "seed":
         tail.level_update(level, value, keep)
     else:
-        tail.threshold_update(level, np.log(value), keep)
+        tail.threshold_update(level, np.log(value), n, keep)
     state.tail_level[sli, row] = level

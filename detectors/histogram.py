@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["BUCKETS", "EDGES_S", "HIGHEST_S", "LOWEST_S", "MAX_ERROR_RATIO", "VALUES_S", "add",
-    "bucket_at", "bucket_of", "merge", "octave_counts", "quantiles",
+    "add_busy", "add_tick", "bucket_at", "bucket_of", "merge", "octave_counts", "quantiles",
 ]  # fmt: skip
 
 _SUB_BITS = 5
@@ -90,6 +90,48 @@ def add(counts: NDArray[Any], series: NDArray[Any], values_s: NDArray[np.float32
     index *= BUCKETS
     index += bucket_of(values_s)
     np.add.at(flat, index, counts.dtype.type(1))
+
+
+def add_busy(counts: NDArray[np.uint16], values_s: NDArray[np.float32]) -> None:
+    """Count any number of values in one histogram of 16-bit counts, in place.
+
+    When a count would not fit any more all of them are halved, rounded up and down in turn, so quantiles stay where they are
+    (to about the square root of the counts beyond them) while the total is a part of the truth.
+
+    Args:
+        counts: (BUCKETS,).
+        values_s: Seconds, float32 (n,), without NaN.
+    """
+    total = counts + np.bincount(bucket_of(values_s), minlength=BUCKETS)
+    while total.max() > _MOST:
+        total = (total + _TURN) >> 1
+    counts[:] = total
+
+
+def add_tick(counts: NDArray[np.uint16], series: NDArray[np.intp], values_s: NDArray[np.float32], many: int) -> None:
+    """A tick's values into the histograms of the series (rows from 1), and all of them into row 0, the pool's.
+
+    Args:
+        counts: (S, BUCKETS), C-contiguous.
+        series: Row of each value (n,), none of them 0.
+        values_s: Seconds, float32 (n,), without NaN.
+        many: A series with more values than this in the tick is counted with care (`add_busy`), so that no count wraps round.
+    """
+    if len(series) == 0:
+        return
+    add_busy(counts[0], values_s)
+    n = np.bincount(series)
+    if n.max() > many:
+        busy = np.flatnonzero(n > many)
+        for row in busy:
+            add_busy(counts[row], values_s[series == row])
+        rest = ~np.isin(series, busy)
+        series, values_s = series[rest], values_s[rest]
+    add(counts, series, values_s)
+
+
+_MOST = np.iinfo(np.uint16).max
+_TURN: NDArray[np.int64] = np.arange(BUCKETS) % 2
 
 
 def merge(parts: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:

@@ -35,7 +35,10 @@ def tail_threshold_s(state: BankState, m: int, terms: Terms) -> NDArray[np.float
     level = state.tail_level[:, :m]
     if terms.settings.method == "seed":
         return seed.tail_threshold_s(np.where(level[..., 2] > 1, level[..., 0], np.nan), np.sqrt(level[..., 1]), terms.kappa)
-    return tail.threshold_s(level, terms.kappa)
+    if terms.settings.kappa is not None:
+        return tail.threshold_s(level, terms.kappa)
+    exceed = terms.settings.false_alarms_per_day * terms.block_s / _DAY_S
+    return tail.threshold_s(level, tail.derived_kappa(level[..., 3], exceed))
 
 
 def report(

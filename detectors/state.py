@@ -74,10 +74,12 @@ class BankState:
     """(2, 4, r) Block in which a generation began."""
     fine: U16
     """(4, r, BUCKETS) Latency histogram since its last rotation."""
+    fine_since: I32
+    """(4, r) Block in which that was."""
     tail: F32
     """(4, r, 4) P99.9, its interval (seconds) and kind, of the last full histogram."""
-    tail_level: F64
-    """(4, r, 3) Mean and variance of log P99.9 of windows, and their weight."""
+    tail_level: F32
+    """(4, r, 4) Mean and variance of log P99.9 of windows, their weight, their mean number of samples."""
     periods: I32
     """(4, r) Consecutive blocks with KL above the warning threshold."""
     drift_since: I64
@@ -94,9 +96,11 @@ class BankState:
     """(1, r) Shiryaev-Roberts statistic of the mix."""
     mix_wobble: F64
     """(r, 2) Weighted sum of the blocks' KL from the usual mix, sum of weights."""
+    hour: F32
+    """(4, r, W) Hour-of-day part of the baselines, laid out by `detectors.hours`; W is 0 until it is needed."""
 
     @classmethod
-    def empty(cls, rows: int, blocks: int, strata: int) -> BankState:
+    def empty(cls, rows: int, blocks: int, strata: int, hour: int = 0) -> BankState:
         """All zeros, with the sentinels documented at the fields."""
         series, b = (SLIS, rows), blocks
         return cls(
@@ -120,8 +124,9 @@ class BankState:
             long=np.zeros((2, *series, BINS), np.uint16),
             long_since=np.zeros((2, *series), np.int32),
             fine=np.zeros((*series, BUCKETS), np.uint16),
+            fine_since=np.zeros(series, np.int32),
             tail=np.full((*series, 4), np.nan, np.float32),
-            tail_level=np.zeros((*series, 3)),
+            tail_level=np.zeros((*series, 4), np.float32),
             periods=np.zeros(series, np.int32),
             drift_since=np.full(series, -1, np.int64),
             base_mix=np.zeros((rows, strata), np.float32),
@@ -130,6 +135,7 @@ class BankState:
             recent_mix=np.zeros((rows, strata), np.float32),
             mix=np.zeros((1, rows), np.float32),
             mix_wobble=np.zeros((rows, 2)),
+            hour=np.zeros((*series, hour), np.float32),
         )
 
     @property
@@ -148,7 +154,7 @@ class BankState:
 
     def grown(self, rows: int) -> BankState:
         """The same state with room for `rows` rows."""
-        larger = BankState.empty(rows, len(self.blocks), self.base_mix.shape[-1])
+        larger = BankState.empty(rows, len(self.blocks), self.base_mix.shape[-1], self.hour.shape[-1])
 
         def copy(name: str, old: NDArray[Any]) -> NDArray[Any]:
             new: NDArray[Any] = getattr(larger, name)
@@ -159,7 +165,7 @@ class BankState:
 
     def forget(self, rows: NDArray[np.intp]) -> None:
         """Sets rows back to their initial values, in place."""
-        fresh = BankState.empty(len(rows), len(self.blocks), self.base_mix.shape[-1])
+        fresh = BankState.empty(len(rows), len(self.blocks), self.base_mix.shape[-1], self.hour.shape[-1])
         for f in fields(self):
             array: NDArray[Any] = getattr(self, f.name)
             new: NDArray[Any] = getattr(fresh, f.name)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from detectors.bank import ACTIVE, CENSORED, EXTRAPOLATED, FROZEN, LEARNING, BankTick, SeriesBank
+from detectors.bank import ACTIVE, CENSORED, EMPIRICAL, EXTRAPOLATED, FROZEN, LEARNING, BankTick, SeriesBank
 from schemas.errors import SchemaError
 from schemas.policy import Detection
 
@@ -278,13 +278,25 @@ def test_p999_of_a_window_is_an_extrapolation_and_says_so(fleet):
     first = pool.tick()
     assert np.isnan(first.p999_s).all()
     assert (first.p999_kind == CENSORED).all()
-    last = pool.run(20 * MINUTE)[-1]
+    last = pool.run(5 * MINUTE // 2)[-1]
     assert (last.p999_kind == EXTRAPOLATED).all()
     assert (last.p999_lo_s < last.p999_s).all()
     assert (last.p999_s < last.p999_hi_s).all()
     assert (last.p999_s < last.threshold_s).all()
     truth = 0.018 * np.exp(0.125 * 3.09)
     assert last.p999_s[:, TPOT] == pytest.approx(truth, rel=0.2)
+
+
+def test_p999_of_a_full_window_is_an_order_statistic_and_its_threshold_is_near(fleet):
+    pool = fleet()
+    ticks = pool.run(45 * MINUTE)
+    full = [t for t in ticks if (t.p999_kind == EMPIRICAL).all()]
+    assert len(full) > 10 * MINUTE
+    truth = 0.018 * np.exp(0.125 * 3.09)
+    assert full[-1].p999_s[:, TPOT] == pytest.approx(truth, rel=0.1)
+    assert (full[-1].p999_s < full[-1].threshold_s).all()
+    assert (full[-1].threshold_s[:, TPOT] < 2.5 * truth).all()
+    assert not any(t.tail_above.any() for t in ticks)
 
 
 def test_published_method(fleet):

@@ -93,24 +93,58 @@ def test_coverage_of_kappa_on_simulated_gumbel_windows():
 
 def test_threshold_settles_and_one_bad_window_does_not_set_it():
     rng = np.random.default_rng(0)
-    level = np.zeros((1, 3))
+    level = np.zeros((1, 4), np.float32)
     for _ in range(500):
-        tail.threshold_update(level, rng.normal(-1, 0.2, 1), 0.9995)
+        tail.threshold_update(level, rng.normal(-1, 0.2, 1), np.array([2000]), 0.9995)
     assert level[0, 0] == pytest.approx(-1, abs=0.05)
     assert np.sqrt(level[0, 1]) == pytest.approx(0.2, rel=0.1)
+    assert level[0, 3] == pytest.approx(2000)
     before = tail.threshold_s(level, 5.0)[0]
-    tail.threshold_update(level, np.array([6.0]), 0.9995)
+    tail.threshold_update(level, np.array([6.0]), np.array([2000]), 0.9995)
     assert tail.threshold_s(level, 5.0)[0] < before * 1.05
 
 
 def test_no_threshold_before_the_first_window():
-    assert np.isnan(tail.threshold_s(np.zeros((1, 3)), 5.0))[0]
+    assert np.isnan(tail.threshold_s(np.zeros((1, 4)), 5.0))[0]
 
 
 def test_published_level_is_plain_mean_and_sd():
     values = np.random.default_rng(1).lognormal(0, 1, 40)
-    level = np.zeros((1, 3))
+    level = np.zeros((1, 4))
     for value in values:
         tail.level_update(level, np.array([value]), 1.0)
     assert level[0, 0] == pytest.approx(values.mean())
     assert level[0, 1] == pytest.approx(values.var())
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 20])
+def test_derived_kappa_is_that_of_the_kth_largest_value(k):
+    logs = -np.log(np.random.default_rng(k).gamma(k, 1.0, 300_000))  # k-th largest of many exponentials, less its centre
+    limit = logs.mean() + tail.derived_kappa(np.array([1000 * (k - 1) + 500]), 1e-3)[0] * logs.std()
+    assert (logs > limit).mean() == pytest.approx(1e-3, abs=3e-4)
+
+
+def learned(draw, n, rows=60, past=40):
+    level = np.zeros((rows, 4), np.float32)
+    for i in range(past):
+        found = tail.p999(windows(draw, n, rows, seed=i))
+        tail.threshold_update(level, np.log(found[:, 0]), np.full(rows, n), 1.0)
+    return level
+
+
+@pytest.mark.parametrize(("world", "most"), [("lognormal 0.5", 2.1), ("lognormal 1", 3.6), ("pareto 3", 4.2)])
+def test_a_threshold_is_near_enough_to_be_of_use(world, most):
+    draw, truth = WORLDS[world]
+    level = learned(draw, 2000)
+    ratio = tail.threshold_s(level, tail.derived_kappa(level[:, 3], 7e-6)) / truth
+    assert 1.2 < np.median(ratio) < most
+
+
+@pytest.mark.parametrize("world", ["lognormal 0.5", "lognormal 1", "pareto 3"])
+@pytest.mark.parametrize("n", [300, 2000])
+def test_as_many_windows_exceed_the_threshold_as_the_target_says(world, n):
+    draw, _ = WORLDS[world]
+    level = learned(draw, n)
+    limit = tail.threshold_s(level, tail.derived_kappa(level[:, 3], 0.01))
+    above = np.mean([(tail.p999(windows(draw, n, 60, seed=100 + i))[:, 0] > limit).mean() for i in range(30)])
+    assert 0.003 < above < 0.02
