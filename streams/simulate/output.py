@@ -13,7 +13,7 @@ from typing import IO
 import msgspec
 
 from schemas.errors import SinkError, SourceError
-from schemas.telemetry import Event, GpuEvent, RequestEvent
+from schemas.telemetry import Event, GpuEvent, OverrideEvent, RequestEvent
 from schemas.topics import TELEMETRY
 from streams.kafka import Deliveries, Partitions, make_producer, wait_for_kafka
 from streams.settings import Settings
@@ -89,6 +89,7 @@ class EventProducer:
 
     def __init__(self, settings: Settings) -> None:
         names = [topic.name for topic in TELEMETRY]
+        self._auth = settings.authenticator()
         self._partitions = Partitions(wait_for_kafka(settings, topics=names), names)
         self._deliveries = Deliveries()
         self._producer = make_producer(settings)
@@ -102,13 +103,20 @@ class EventProducer:
             while True:
                 try:
                     self._producer.produce(
-                        topic, encode_event(event), event.pool.encode(), partition, on_delivery=self._deliveries
+                        topic, self._sealed(event), event.pool.encode(), partition, on_delivery=self._deliveries
                     )
                     break
                 except BufferError:
                     self._producer.poll(0.1)
             self.sent += 1
         self._producer.poll(0)
+
+    def _sealed(self, event: Event) -> bytes:
+        """As the node itself would send it; what is not about one node comes from a gateway."""
+        raw, node = encode_event(event), getattr(event, "node", None)
+        if self._auth is None or isinstance(event, OverrideEvent):
+            return raw
+        return self._auth.writer("gateway/simulate" if node is None else f"node/{node}").seal_event(raw)
 
     def flush(self, deadline_s: float = 30.0) -> None:
         """Wait until everything was acknowledged.

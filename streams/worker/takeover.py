@@ -126,9 +126,7 @@ class Takeover:
         return Owned(state, base, epoch + 1, 1 - slot)
 
     def _empty(self, partition: int, epoch: int) -> JudgePartition:
-        return JudgePartition(
-            FRAMES.name, partition, self._factory, epoch=epoch, generation=self._generation, auth=self._auth
-        )
+        return JudgePartition(FRAMES.name, partition, self._factory, epoch=epoch, generation=self._generation, auth=self._auth)
 
     def _newest_snapshot(self, partition: int) -> tuple[snapshots.Snapshot, int] | None:
         found = snapshots.choose(partition, self._tail(partition))
