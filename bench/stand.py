@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -15,15 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
 from schemas.errors import SlodriftError, SourceError
+from schemas.topics import FRAMES
 from streams.embedded import EmbeddedStack
 from streams.embedded.lifeline import free_port
+from streams.kafka import client_config
 from streams.kafka_topics import create_topics
 from streams.settings import Settings
 from streams.worker.child import WorkerChild
 
 __all__ = ["Counters", "Stand", "cpu_s", "open_stand", "rss_bytes"]
 
+_BROKER = {"log.retention.check.interval.ms": "5000"}
 _SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.M)
 
 
@@ -64,8 +70,11 @@ def open_stand(*, kafka: bool, partitions: int) -> Iterator[Stand]:
         environ, broker = {**stack.environ, **group}, "librdkafka's mock cluster"
         if kafka:
             module = _local_kafka()
+            folder = more.enter_context(tempfile.TemporaryDirectory(prefix="slodrift-kafka-"))
             try:
-                real = more.enter_context(module.local_kafka())
+                real = module.JvmBroker(Path(folder), _BROKER)
+                more.callback(real.stop)
+                real.start()
             except module.KafkaUnavailable as exc:
                 raise SourceError(f"no Kafka can be started here: {exc}") from None
             environ |= {
@@ -76,7 +85,17 @@ def open_stand(*, kafka: bool, partitions: int) -> Iterator[Stand]:
         stand = Stand(environ, partitions, stack.redis_url, broker)
         if kafka:
             create_topics(stand.settings, partitions, 1)
+            _keep_little(stand.settings)
         yield stand
+
+
+def _keep_little(settings: Settings) -> None:
+    """A long run writes gigabytes of frames; a quarter of a gigabyte a partition is kept."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, FRAMES.name)
+    for name, value in (("retention.bytes", str(256 << 20)), ("segment.bytes", str(64 << 20))):
+        resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+    for done in AdminClient(client_config(settings)).incremental_alter_configs([resource]).values():
+        done.result(20)
 
 
 def _local_kafka() -> Any:

@@ -21,6 +21,7 @@ from detectors.state import SLIS, BankState
 __all__ = ["Residuals", "Tally", "graduate", "locate", "tally"]
 
 ROWS_PER_NODE = 8192
+_CHUNK = 8192
 
 
 class Residuals(NamedTuple):
@@ -44,24 +45,31 @@ def tally(model: PoolModel, rows: Rows, offset: NDArray[np.float32], m: int) -> 
         offset: Usual places, (4, m), row 0 unused.
         m: Rows of the state in use.
     """
-    codes, measured = model.codes(rows, offset[:, 1:m])
     places = model.places(rows.stratum)
-    bins = model.bins(codes, measured, places)
     node = rows.node.astype(np.intp) + 1
-    counts = np.empty((SLIS, m, ranks.BINS), np.float32)
-    sums = np.empty((SLIS, m), np.int64)
-    for sli in range(SLIS):
-        usable = bins[sli] != ranks.UNKNOWN_BIN
-        who = node[usable]
-        counts[sli] = np.bincount(who * ranks.BINS + bins[sli][usable], minlength=m * ranks.BINS).reshape(m, ranks.BINS)
-        off = codes[sli][usable] - model.centre[sli][places[usable]]
-        sums[sli] = np.bincount(who, weights=off, minlength=m).astype(np.int64)
+    codes, measured = np.empty(rows.latency_s.shape, np.int16), np.empty(rows.latency_s.shape, np.bool_)
+    counts = np.zeros((SLIS, m * ranks.BINS), np.int64)
+    sums = np.zeros((SLIS, m), np.int64)
+    for start in range(0, len(rows), _CHUNK):  # a chunk stays in the cache; all sums are of integers
+        part = slice(start, start + _CHUNK)
+        codes[:, part], measured[:, part] = model.codes(rows.take(part), offset[:, 1:m])
+        at, who = places[part], node[part]
+        bins = model.bins(codes[:, part], measured[:, part], at)
+        for sli in range(SLIS):
+            bin_of, off = bins[sli], codes[sli, part] - model.centre[sli][at]
+            usable = bin_of != ranks.UNKNOWN_BIN
+            rows_of = who
+            if not usable.all():
+                rows_of, bin_of, off = who[usable], bin_of[usable], off[usable]
+            counts[sli] += np.bincount(rows_of * ranks.BINS + bin_of, minlength=m * ranks.BINS)
+            sums[sli] += np.bincount(rows_of, weights=off, minlength=m).astype(np.int64)
     strata = len(model.row_of)
     mix = np.bincount(node * strata + rows.stratum, minlength=m * strata).reshape(m, strata)
-    counts[:, 0] = counts[:, 1:].sum(axis=1)
+    by_bin = counts.reshape(SLIS, m, ranks.BINS).astype(np.float32)
+    by_bin[:, 0] = by_bin[:, 1:].sum(axis=1)
     sums[:, 0] = sums[:, 1:].sum(axis=1)
     mix[0] = mix[1:].sum(axis=0)
-    return (counts, sums, mix), Residuals(codes, measured, places)
+    return (by_bin, sums, mix), Residuals(codes, measured, places)
 
 
 def locate(model: PoolModel, rows: Rows, m: int) -> NDArray[np.float32]:

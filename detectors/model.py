@@ -118,7 +118,10 @@ class PoolModel:
     def codes(self, rows: Rows, offset_log2: NDArray[np.float32]) -> tuple[NDArray[np.int16], NDArray[np.bool_]]:
         """Residual codes (4, n) and whether the latency is known; `offset_log2` (4, nodes) is each node's usual place."""
         measured = np.isfinite(rows.latency_s)
-        logs = np.log2(np.where(measured, np.maximum(rows.latency_s, np.float32(1e-6)), np.float32(1.0)))
+        logs = np.maximum(rows.latency_s, np.float32(1e-6))
+        if not measured.all():
+            logs[~measured] = 1.0
+        np.log2(logs, out=logs)
         logs -= self.expected(rows)
         logs -= offset_log2[:, rows.node]
         return ranks.code_of(logs, self.per_octave), measured
@@ -146,7 +149,8 @@ class PoolModel:
     def _count(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.float32]:
         rows = self.known.shape[1]
         key = places * CODES + codes
-        parts = [np.bincount(key[sli][measured[sli]], minlength=rows * CODES) for sli in range(SLIS)]
+        known = [key[sli] if measured[sli].all() else key[sli][measured[sli]] for sli in range(SLIS)]
+        parts = [np.bincount(some, minlength=rows * CODES) for some in known]
         return np.stack(parts).reshape(SLIS, rows, CODES).astype(np.float32)
 
     def turn(self, keep: float, drop: NDArray[np.bool_]) -> bool:
@@ -206,9 +210,12 @@ class PoolModel:
     def bins(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.uint8]:
         """Rank bin of each latency, (4, n); UNKNOWN_BIN where it cannot testify."""
         flat = self.table.reshape(SLIS, -1)
-        key = places * CODES + codes
-        out = np.stack([flat[sli][key[sli]] for sli in range(SLIS)])
-        out[~measured] = ranks.UNKNOWN_BIN
+        out = np.empty(codes.shape, np.uint8)
+        start = places * CODES
+        for sli in range(SLIS):
+            np.take(flat[sli], start + codes[sli], out=out[sli])
+        if not measured.all():
+            out[~measured] = ranks.UNKNOWN_BIN
         return out
 
     def weights(self, mix: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -77,7 +77,8 @@ def code_of(ratio_log2: NDArray[np.float32], per_octave: NDArray[np.float32]) ->
     """
     ratio_log2 *= per_octave[:, None]
     ratio_log2 += np.float32(_MIDDLE + 0.5)
-    np.nan_to_num(ratio_log2, copy=False, nan=0.0)
+    if np.isnan(np.maximum.reduce(ratio_log2, axis=None, initial=0.0)):
+        np.nan_to_num(ratio_log2, copy=False, nan=0.0)
     np.clip(ratio_log2, 0, CODES - 1, out=ratio_log2)
     return ratio_log2.astype(np.int16)
 

@@ -37,6 +37,8 @@ def uncached_tokens(prompt_tokens: NDArray[np.uint32], cached_tokens: NDArray[np
 
     An unknown cache hit counts as none; a hit longer than the prompt as the whole prompt.
     """
+    if np.minimum.reduce(cached_tokens, initial=UNKNOWN_TOKENS) == UNKNOWN_TOKENS:  # no hit is known
+        return prompt_tokens
     cached = np.where(cached_tokens == UNKNOWN_TOKENS, np.uint32(0), cached_tokens)
     left = prompt_tokens - np.minimum(cached, prompt_tokens)
     return np.where(prompt_tokens == UNKNOWN_TOKENS, UNKNOWN_TOKENS, left)
@@ -59,10 +61,13 @@ def stratum_of(tokens: NDArray[np.uint32], adapter_key: NDArray[np.uint32], max_
     [1, 2, 3, 6, 8]
     """
     lengths, classes = _split(max_strata)
-    octave = np.frexp(np.maximum(tokens, np.uint32(1)).astype(np.float64))[1]
-    length = np.clip(octave - _FIRST_OCTAVE + 1, 1, _LENGTHS - 1)
+    # The exponent bits of a float32 are the octave; rounding can only matter beyond 2**24 tokens, which the last bin holds too.
+    octave = np.maximum(tokens, np.uint32(1)).astype(np.float32).view(np.int32)
+    octave >>= 23
+    octave -= 126
+    length = np.clip(octave - (_FIRST_OCTAVE - 1), 1, _LENGTHS - 1)
     length[tokens == UNKNOWN_TOKENS] = 0
-    length = np.minimum(length, lengths - 1)
-    if classes > 1:
+    np.minimum(length, lengths - 1, out=length)
+    if classes > 1 and adapter_key.any():
         length += lengths * np.where(adapter_key == 0, 0, 1 + adapter_key.astype(np.int64) % (classes - 1)).astype(length.dtype)
     return np.asarray(length.astype(np.uint8))

@@ -90,6 +90,13 @@ class _WireFrame(msgspec.Struct, kw_only=True):
 _decoder = msgspec.msgpack.Decoder(_WireFrame)
 _encoder = msgspec.msgpack.Encoder()
 
+# What absent columns read as; slices of them cost nothing, and nobody can write to them.
+_ZEROS, _NO = np.zeros(MAX_ROWS, np.uint32), np.zeros(MAX_ROWS, np.bool_)
+_UNKNOWN, _SAYS_NOTHING = np.full(MAX_ROWS, UNKNOWN_TOKENS, np.uint32), np.full(MAX_ROWS, -1, np.int8)
+for _constant in (_ZEROS, _NO, _UNKNOWN, _SAYS_NOTHING):
+    _constant.flags.writeable = False
+_NAN_BYTES = np.full(MAX_ROWS, np.nan, "<f4").tobytes()
+
 _UINT_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens", "batch_size")
 
 
@@ -167,10 +174,20 @@ def _column(wire: _WireFrame, name: str, dtype: str) -> NDArray[Any] | None:
     return np.frombuffer(raw, dtype)
 
 
+def _latencies(wire: _WireFrame) -> NDArray[np.float32]:
+    """Latency columns as one array (4, n); NaN where a column is absent."""
+    parts = [wire.cols.get(name) for name in LATENCY_SLIS]
+    whole = [_NAN_BYTES[: 4 * wire.n] if part is None else part for part in parts]
+    for name, part in zip(LATENCY_SLIS, whole, strict=True):
+        if len(part) != 4 * wire.n:
+            raise SchemaError("bad_frame", f"column {name} has {len(part)} bytes, {wire.n} rows of <f4 need another number")
+    return np.frombuffer(b"".join(whole), "<f4").reshape(len(LATENCY_SLIS), wire.n)
+
+
 def _strings(wire: _WireFrame, name: str) -> tuple[list[str], NDArray[np.uint32]]:
     entry = wire.words.get(name)
     if entry is None:
-        return [], np.full(wire.n, NO_CODE, np.uint32)
+        return [], _UNKNOWN[: wire.n]
     if len(entry.codes) != 4 * wire.n:
         raise SchemaError("bad_frame", f"dictionary column {name} has {len(entry.codes)} bytes for {wire.n} rows")
     codes = np.frombuffer(entry.codes, "<u4")
@@ -214,35 +231,33 @@ def decode_frame(raw: bytes) -> RequestFrame | EventFrame:
     dt_us, outcome = _column(wire, "dt_us", "<u4"), _column(wire, "outcome", "u1")
     if dt_us is None or outcome is None:
         raise SchemaError("bad_frame", "columns dt_us and outcome are required")
-    latency = np.full((len(LATENCY_SLIS), n), np.nan, np.float32)
-    for i, name in enumerate(LATENCY_SLIS):
-        column = _column(wire, name, "<f4")
-        if column is not None:
-            latency[i] = column
-    tokens = {}
-    for name in _UINT_COLUMNS:
-        column = _column(wire, name, "<u4")
-        tokens[name] = np.full(n, UNKNOWN_TOKENS, np.uint32) if column is None else column
     probe, session = _column(wire, "probe", "i1"), _column(wire, "session", "<u4")
     mismatch = _column(wire, "kv_mismatch", "u1")
     adapters, adapter = _strings(wire, "adapter")
     tenants, tenant = _strings(wire, "tenant")
     offset = _column(wire, "origin_offset", "<u4")
+    ts_ns = dt_us.astype(np.int64)
+    ts_ns *= 1000
+    ts_ns += wire.t0_ns
+    prompt, output, cached, size = (_column(wire, name, "<u4") for name in _UINT_COLUMNS)
     batch = RequestBatch(
         pool=wire.pool,
         nodes=[wire.node],
-        node=np.zeros(n, np.uint32),
-        ts_ns=wire.t0_ns + dt_us.astype(np.int64) * 1000,
-        latency_s=latency,
+        node=_ZEROS[:n],
+        ts_ns=ts_ns,
+        latency_s=_latencies(wire),
         outcome=outcome,
+        prompt_tokens=_UNKNOWN[:n] if prompt is None else prompt,
+        output_tokens=_UNKNOWN[:n] if output is None else output,
+        cached_tokens=_UNKNOWN[:n] if cached is None else cached,
+        batch_size=_UNKNOWN[:n] if size is None else size,
         adapters=adapters,
         adapter=adapter,
         tenants=tenants,
         tenant=tenant,
-        probe=np.full(n, -1, np.int8) if probe is None else probe,
-        session=np.zeros(n, np.uint32) if session is None else session,
-        kv_mismatch=np.zeros(n, np.bool_) if mismatch is None else mismatch.astype(np.bool_),
-        **tokens,
+        probe=_SAYS_NOTHING[:n] if probe is None else probe,
+        session=_ZEROS[:n] if session is None else session,
+        kv_mismatch=_NO[:n] if mismatch is None else mismatch.astype(np.bool_),
     )
     return RequestFrame(
         header=header, batch=batch, origin_offset=None if offset is None else wire.offset0 + offset.astype(np.int64)

@@ -27,6 +27,14 @@ BENCHES: dict[str, tuple[str, str, str]] = {
         "25 min, --quick 1 min",
         "ClickHouse: rows/s, bytes a row, queries over a month; --days --nodes --folder",
     ),
+BENCHES = {
+    "breaker": "bench.breaker",
+    "drift": "bench.drift",
+    "speed": "bench.drift_speed",
+    "nab": "bench.nab",
+    "microsoft": "bench.microsoft",
+    "latency": "bench.latency",
+    "soak": "bench.soak",
 }
 """Benchmark to (module, duration on two cores, what it measures).
 

@@ -26,9 +26,11 @@ __all__ = ["FUTURE_NS", "Taken", "VoteClock"]
 FUTURE_NS = 600 * 10**9
 _NEVER = np.iinfo(np.int64).min
 _FIRST_LOOK, _LAST_LOOK = 8, 32  # events beyond a boundary before the watermarks are looked at; doubles while it stands still
+_LOOK_SHARE = 8  # ... and where frames bring thousands of one node: an eighth of those that passed it since the clock stood there
+_WINDOW = 16_384  # events examined at once: what is behind the next reading is looked at again after it
 _MANY, _MANY_AT_START = 100_000, 1000  # so many waiting events are believed whatever they span
 _STATE = (
-    "now_ns", "boundary_ns", "need", "count", "pace_ns", "top_ns", "leap_ns", "waiting", "waiting_lo", "waiting_hi",
+    "now_ns", "boundary_ns", "need", "count", "passed", "pace_ns", "top_ns", "leap_ns", "waiting", "waiting_lo", "waiting_hi",
     "waiting_node", "waiting_mixed",
 )  # fmt: skip
 
@@ -61,7 +63,7 @@ class VoteClock:
         self.tick_ns, self.lateness_ns, self.silence_ns = tick_ns, lateness_ns, silence_ns
         self.now_ns: int | None = None
         self.boundary_ns = _NEVER
-        self.need, self.count = 1, 0
+        self.need, self.count, self.passed = 1, 0, 0
         self.pace_ns, self.top_ns = 0, _NEVER
         self.leap_ns = 0  # how far the clock last went in one step, where events are minutes apart
         self.waiting, self.waiting_lo, self.waiting_hi = 0, 0, 0
@@ -87,24 +89,43 @@ class VoteClock:
         """Consume events in order up to the next reading of the clock (at least one of them)."""
         if self.now_ns is None:
             return self._wait(len(ts_ns), np.arange(len(ts_ns)), node, ts_ns, None)
+        node, ts_ns = node[:_WINDOW], ts_ns[:_WINDOW]
         ahead = np.flatnonzero(ts_ns >= self.boundary_ns)
         wild = ahead[:0] if len(ahead) == 0 else ahead[ts_ns[ahead] > self.now_ns + max(FUTURE_NS, 3 * self.leap_ns)]
         if len(wild):
             ahead = np.setdiff1d(ahead, wild, assume_unique=True)
-        reads = len(ahead) >= self.need - self.count
-        n = int(ahead[self.need - self.count - 1]) + 1 if reads else len(ts_ns)
         open_ns = (self.now_ns - self.lateness_ns) // self.tick_ns * self.tick_ns
-        late: NDArray[np.bool_] | None = ts_ns[:n] < open_ns
-        late = late if late is not None and late.any() else None
-        if len(wild) and wild[0] < n:
-            return self._wait(n, wild[wild < n], node, ts_ns, late, reads=reads, n_ahead=len(ahead))
-        self._mark(node[:n], ts_ns[:n], late)
-        refuted = False
-        if reads:
-            refuted = self._read()
-        else:
-            self.count += len(ahead)
-        return Taken(n, late, None, refuted=refuted)
+        is_late = ts_ns < open_ns
+        late = is_late if is_late.any() else None
+        if len(wild):
+            reads = len(ahead) >= self.need - self.count
+            n = int(ahead[self.need - self.count - 1]) + 1 if reads else len(ts_ns)
+            if wild[0] < n:
+                late = None if late is None else late[:n]
+                return self._wait(n, wild[wild < n], node, ts_ns, late, reads=reads, n_ahead=len(ahead))
+        return self._pass(node, ts_ns, ahead, late, once=len(wild) > 0)
+
+    def _pass(
+        self, node: NDArray[np.uint32], ts_ns: NDArray[np.int64], ahead: NDArray[np.intp], late: NDArray[np.bool_] | None,
+        *, once: bool,
+    ) -> Taken:  # fmt: skip
+        """Consume events none of which waits, reading the clock on the way until it passes the boundary (or `once`)."""
+        lo = seen = 0
+        boundary_ns, refuted = self.boundary_ns, False
+        while self.boundary_ns == boundary_ns and not refuted and lo < len(ts_ns):
+            at = seen + self.need - self.count - 1
+            reads = at < len(ahead)
+            hi = int(ahead[at]) + 1 if reads else len(ts_ns)
+            self._mark(node[lo:hi], ts_ns[lo:hi], None if late is None else late[lo:hi])
+            lo = hi
+            if reads:
+                seen = at + 1
+                refuted = self._read()
+            else:
+                self.count += len(ahead) - seen
+            if once:
+                break
+        return Taken(lo, None if late is None or not late[:lo].any() else late[:lo], None, refuted=refuted)
 
     def push(self, now_ns: int) -> Taken:
         """Time went on by other means (state events, the wall clock of a stream at its end)."""
@@ -212,6 +233,7 @@ class VoteClock:
         self.heard[:] = False
         now = self._vote(self.mark)
         self.count = 0
+        self.passed += self.need
         if self.now_ns is None or now <= self.now_ns:
             self._look_later()
             return False
@@ -230,10 +252,10 @@ class VoteClock:
         self.now_ns = now_ns
         self.boundary_ns = ((now_ns - phase) // self.tick_ns + 1) * self.tick_ns + phase
         seen = self._seen()
-        self.need, self.count = (min(2 * seen, _FIRST_LOOK) if seen > 1 else 1), 0
+        self.need, self.count, self.passed = (min(2 * seen, _FIRST_LOOK) if seen > 1 else 1), 0, 0
 
     def _look_later(self) -> None:
-        self.need = min(2 * self.need, max(_LAST_LOOK, self._seen() // 4))
+        self.need = min(2 * self.need, max(_LAST_LOOK, self._seen() // 4, self.passed // _LOOK_SHARE))
 
     def dump(self) -> dict[str, Any]:
         """State for a snapshot."""
@@ -243,6 +265,6 @@ class VoteClock:
     def load(self, raw: dict[str, Any]) -> None:
         """What `dump` wrote."""
         for name in _STATE:
-            setattr(self, name, raw[name])
+            setattr(self, name, raw.get(name, 0))  # `passed` is not in snapshots of the first version
         for name, dtype in (("high", np.int64), ("mark", np.int64), ("heard_ns", np.int64), ("heard", np.bool_)):
             setattr(self, name, np.frombuffer(raw[name], dtype).copy())

@@ -193,16 +193,25 @@ class PoolJudge:
 
     def _feed(self, rows: Rows) -> None:
         """Requests through the clock into their ticks; ticks are closed on the way, where the clock moves."""
-        while len(rows):
-            taken = self.row_clock.take(rows.node, rows.ts_ns)
-            piece, rows = rows.take(slice(0, taken.n)), rows.take(slice(taken.n, None))
-            self._sort_in(piece, taken)
+        start = lo = 0  # rows from `start` to `lo` are through the clock and not yet in their ticks
+        while lo < len(rows):
+            taken = self.row_clock.take(rows.node[lo:], rows.ts_ns[lo:])
+            first_open = self.row_clock.first_open_slot()
+            plain = taken.late is None and taken.waits is None and not taken.refuted
+            if plain and first_open is not None and self.next_slot is not None and first_open <= self.next_slot:
+                lo += taken.n
+                continue
+            self.slots.add(rows.take(slice(start, lo)))
+            start = lo = lo + taken.n
+            self._sort_in(rows.take(slice(lo - taken.n, lo)), taken)
             if taken.refuted:
                 self._refuse_waiting()
             if taken.released:
-                rows = Rows.concat([*self.waiting, rows])
+                rows, start, lo = Rows.concat([*self.waiting, rows.take(slice(lo, None))]), 0, 0
                 self.waiting = []
-            self._close_up_to(self.row_clock.first_open_slot())
+            self._close_up_to(first_open)
+        self.slots.add(rows.take(slice(start, lo)))
+        self._fold_if_many()
 
     def _sort_in(self, piece: Rows, taken: Taken) -> None:
         out: NDArray[np.bool_] | None = None
@@ -214,6 +223,9 @@ class PoolJudge:
             self.waiting.append(piece.take(taken.waits))
             out = taken.waits if out is None else out | taken.waits
         self.slots.add(piece if out is None else piece.take(~out))
+        self._fold_if_many()
+
+    def _fold_if_many(self) -> None:
         if self.slots.n_waiting > MAX_WAITING_ROWS and self.next_slot is not None:
             self.slots.fold(self.next_slot, self.registry.seat, self.ticker.breakers.away)
 

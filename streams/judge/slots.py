@@ -32,6 +32,7 @@ against it; failures (those, or beyond a contractual SLO); foreign KV slots; req
 _N_COUNTS = 6
 
 MAX_WAITING_ROWS = 50_000
+_LONG_RUN = 100  # rows of one tick one after the other, on average, that are worth a slice
 _NEVER = np.iinfo(np.int64).min
 _AGAINST = np.zeros(256, np.bool_)
 _AGAINST[[int(o) for o in COUNTS_AGAINST_NODE]] = True
@@ -128,6 +129,12 @@ class Slots:
         self.n_waiting += len(rows)
         if low == high:
             self._slot(low).waiting.append(rows)
+            return
+        starts = np.concatenate([[0], np.flatnonzero(slot[1:] != slot[:-1]) + 1])
+        if len(starts) * _LONG_RUN <= len(rows):  # frames are in order of time: cut, not picked
+            ends = [*starts[1:].tolist(), len(rows)]
+            for number, start, end in zip(slot[starts].tolist(), starts.tolist(), ends, strict=True):
+                self._slot(number).waiting.append(rows.take(slice(start, end)))
             return
         for number in np.unique(slot).tolist():
             self._slot(number).waiting.append(rows.take(slot == number))
