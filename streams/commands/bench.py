@@ -27,14 +27,7 @@ BENCHES: dict[str, tuple[str, str, str]] = {
         "25 min, --quick 1 min",
         "ClickHouse: rows/s, bytes a row, queries over a month; --days --nodes --folder",
     ),
-BENCHES = {
-    "breaker": "bench.breaker",
-    "drift": "bench.drift",
-    "speed": "bench.drift_speed",
-    "nab": "bench.nab",
-    "microsoft": "bench.microsoft",
-    "latency": "bench.latency",
-    "soak": "bench.soak",
+    "soak": ("bench.soak", "12 min, --minutes 0 1 min", "one judge: its ceiling, then 80 % of it; --kafka --minutes"),
 }
 """Benchmark to (module, duration on two cores, what it measures).
 
