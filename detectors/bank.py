@@ -191,14 +191,19 @@ class SeriesBank:
         """Counts latencies as they are, (4, m), into the fine histograms too."""
         state, m = self._state, self.n_nodes + 1
         node = rows.node.astype(np.intp) + 1
-        present = np.bincount(node, minlength=m) > 0
+        asked = np.bincount(node, minlength=m)
+        present = asked > 0
         present[0] = len(rows) > 0
         state.born[:m][present & (state.born[:m] < 0)] = slot
         n_tick = np.zeros((SLIS, m), np.int64)
         for sli in range(SLIS):
-            measured = np.isfinite(rows.latency_s[sli])
-            who, seconds = node[measured], rows.latency_s[sli][measured]
-            n_tick[sli] = np.bincount(who, minlength=m)
+            who, seconds = node, rows.latency_s[sli]
+            measured = np.isfinite(seconds)
+            if measured.all():
+                n_tick[sli] = asked
+            else:
+                who, seconds = node[measured], seconds[measured]
+                n_tick[sli] = np.bincount(who, minlength=m)
             histogram.add_tick(state.fine[sli], who, seconds, _FINE_PER_BLOCK // self._per_block)
         n_tick[:, 0] = n_tick[:, 1:].sum(axis=1)
         state.seen[:, :m] += n_tick

@@ -102,7 +102,12 @@ def add_busy(counts: NDArray[np.uint16], values_s: NDArray[np.float32]) -> None:
         counts: (BUCKETS,).
         values_s: Seconds, float32 (n,), without NaN.
     """
-    total = counts + np.bincount(bucket_of(values_s), minlength=BUCKETS)
+    _raise(counts, np.bincount(bucket_of(values_s), minlength=BUCKETS))
+
+
+def _raise(counts: NDArray[np.uint16], by: NDArray[np.int64]) -> None:
+    """`add_busy` of counts, (BUCKETS,)."""
+    total = counts + by
     while total.max() > _MOST:
         total = (total + _TURN) >> 1
     counts[:] = total
@@ -119,17 +124,29 @@ def add_tick(counts: NDArray[np.uint16], series: NDArray[np.intp], values_s: NDA
     """
     if len(series) == 0:
         return
-    add_busy(counts[0], values_s)
     n = np.bincount(series)
-    if n.max() > many:
-        busy = np.flatnonzero(n > many)
+    busy = np.flatnonzero(n > many)
+    if len(series) < _DENSE * len(n):
+        add_busy(counts[0], values_s)
         for row in busy:
             add_busy(counts[row], values_s[series == row])
-        rest = ~np.isin(series, busy)
-        series, values_s = series[rest], values_s[rest]
-    add(counts, series, values_s)
+        if len(busy):
+            rest = ~np.isin(series, busy)
+            series, values_s = series[rest], values_s[rest]
+        add(counts, series, values_s)
+        return
+    index = series * BUCKETS
+    index += bucket_of(values_s)
+    new = np.bincount(index, minlength=len(n) * BUCKETS).reshape(len(n), BUCKETS)
+    _raise(counts[0], new.sum(axis=0))
+    for row in busy:
+        _raise(counts[row], new[row])
+    new[busy] = 0
+    counts[: len(n)] += new.astype(np.uint16)
 
 
+_DENSE = 200
+"""Values a series from which on a whole table of counts is made at once."""
 _MOST = np.iinfo(np.uint16).max
 _TURN: NDArray[np.int64] = np.arange(BUCKETS) % 2
 

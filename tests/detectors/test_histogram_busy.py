@@ -60,3 +60,18 @@ def test_p999_without_a_tail_is_the_bulk() -> None:
     bank.ingest(0, np.zeros(n + 1000, np.uint32), latency, unknown, unknown, np.zeros(n + 1000, np.uint32))
     tick = bank.close(0, np.zeros(1, np.bool_))
     assert tick.p999_s[0] == pytest.approx(0.1, rel=2 * histogram.MAX_ERROR_RATIO)
+
+
+def test_a_table_of_all_counts_at_once_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    series = rng.choice([1, 1, 1, 1, 2, 4, 5], 200_000)
+    values = np.where(rng.random(200_000) < 0.8, 0.1, rng.lognormal(-2, 0.5, 200_000)).astype(np.float32)
+    found = []
+    for dense in (1, 10**9):
+        monkeypatch.setattr(histogram, "_DENSE", dense)
+        counts = rng.integers(0, 1, (7, histogram.BUCKETS)).astype(np.uint16)
+        for _ in range(3):
+            histogram.add_tick(counts, series, values, 40_000)  # series 1 has more, and its commonest bucket does not fit
+        found.append(counts)
+    assert np.array_equal(*found)
+    assert found[0][0].sum() < 3 * len(series), "the pool's counts were halved on the way"
