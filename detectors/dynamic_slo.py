@@ -1,8 +1,9 @@
 """Dynamic SLO: how far an internal threshold may follow a drift, and when a drift is old enough to ask for its cause.
 
 The published form loosens the SLO by up to 37.5 % whenever KL rises, in whatever direction and for whatever reason: exactly
-when the service regresses. The repaired form follows only what is not the service's fault (the mix part of the drift), and
-never passes the contractual SLO. Error budgets are counted against the contractual SLO alone.
+when the service regresses. The repaired form starts at the adaptive threshold of P99.9, follows only what is not the service's
+fault (the mix part of the drift) and only while that makes requests slower, and never passes the contractual SLO. Error budgets
+are counted against the contractual SLO alone.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["recalibrates", "repaired_slo_s", "seed_slo_s", "wants_root_cause"]
+__all__ = ["recalibrates", "repaired_slo_s", "seed_slo_s", "signed_mix_nats", "wants_root_cause"]
 
 
 def seed_slo_s(
@@ -46,6 +47,23 @@ def repaired_slo_s(
     """
     drift = np.clip(np.nan_to_num(kl_mix_nats, nan=0.0), 0.0, cap_nats)
     return np.asarray(np.minimum(base_s * (1 + np.where(tightening, 0.0, gain * drift)), ceiling_s))
+
+
+def signed_mix_nats(
+    kl_mix_nats: NDArray[np.float64], p999_s: NDArray[np.float64], usual_p999_s: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The workload part of the drift where it makes latencies longer than usual, its negative where it makes them shorter.
+
+    A divergence has no sign: without one, a shift to short prompts would loosen the SLO as a shift to long ones does.
+
+    Args:
+        kl_mix_nats: (...).
+        p999_s: P99.9 of the window, seconds (...).
+        usual_p999_s: Its usual place (...); NaN, where there is none yet, gives zero.
+    """
+    with np.errstate(invalid="ignore"):
+        sign = np.sign(np.nan_to_num(p999_s / usual_p999_s - 1.0))
+    return np.asarray(sign * np.nan_to_num(kl_mix_nats))
 
 
 def recalibrates(periods: NDArray[np.integer], alarm: NDArray[np.bool_], kl_periods: int) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from detectors import baseline
 from detectors.bank import SeriesBank
 
-__all__ = ["BinView", "bin_view", "contributions_nats"]
+__all__ = ["BinView", "bin_view", "contributions_nats", "usual_p999_s"]
 
 _HALF = 0.5
 
@@ -40,6 +40,14 @@ def bin_view(bank: SeriesBank) -> BinView:
         edges[~np.asarray(model.known.any(axis=1))] = np.nan
     base, window = (a[:, 1:m].transpose(1, 0, 2) for a in (state.base, counts))
     return BinView(base.astype(np.float64), window.astype(np.int64), np.asarray(edges))
+
+
+def usual_p999_s(bank: SeriesBank) -> NDArray[np.float64]:
+    """Usual P99.9 of each series: the geometric mean of past windows, seconds (nodes, 4); NaN before the first."""
+    mean, _, weight = (bank._state.tail_level[:, 1 : bank.n_nodes + 1, i].T.astype(np.float64) for i in range(3))
+    if bank.detection.method == "seed":
+        return np.where(weight > 0, mean, np.nan)
+    return np.where(weight > 0, np.exp(np.minimum(mean, 50.0)), np.nan)
 
 
 def contributions_nats(window: NDArray[np.integer], base: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -55,6 +55,8 @@ class Verdict(msgspec.Struct, tag_field="kind", tag="verdict", kw_only=True):
     """Adaptive threshold that P99.9 is compared with, seconds."""
     slo_s: float | None = None
     """Contractual SLO of the SLI, seconds; nothing moves it."""
+    dynamic_slo_s: float | None = None
+    """Internal threshold that follows the workload below it, seconds; None without a contractual SLO."""
     extra: dict[str, bool] | msgspec.UnsetType = msgspec.UNSET
     """Further detectors that the policy names: whether one saw a drift in the last minute. Absent where it names none."""
 

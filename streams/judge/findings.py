@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors import dynamic_slo
 from detectors.bank import BankTick
 from detectors.burn import PAIRS, BurnRates
 from schemas.batch import LATENCY_SLIS
@@ -26,7 +27,7 @@ from streams.judge.rules import Case
 __all__ = ["Findings"]
 
 FLEET_SHARE = 0.5  # of the comparable nodes in alarm: it is not the nodes
-UNIT_JUMP_NATS = math.log(25.0)  # tails of most nodes so far above their thresholds at once: a unit or a clock, no service
+UNIT_JUMP_NATS = math.log(100.0)  # tails of most nodes so far above their thresholds at once: a unit or a clock, no service
 Key = tuple[str, int, str]  # finding, node (-1: the pool), detail
 
 
@@ -78,6 +79,27 @@ class Findings:
         for node in np.flatnonzero((tick.improved & ~faster).any(axis=1)).tolist():
             mine = {"series": _names(tick.improved[node] & ~faster)}
             self._hold(t_s, ("improvement", node, ""), "improvement", names[node], mine)
+
+    def long_drifts(self, t_s: float, tick: BankTick, known: NDArray[np.bool_], names: list[str]) -> None:
+        """Drifts that lasted, timed against the frozen baseline: what the search for a cause starts from."""
+        old = dynamic_slo.wants_root_cause(tick.drift_s, self.policy.detection.long_drift_s)
+        if not old.any():
+            return
+        fleet = self._most(old, known)
+        if fleet.any():
+            both = old & fleet
+            evidence = {
+                "series": _names(fleet),
+                "nodes": int(both.any(axis=1).sum()),
+                "drift_s": _digits(tick.drift_s[both].max()),
+            }
+            self._hold(t_s, ("long_drift", -1, ""), "long_drift", None, evidence, ticks=1)
+        for node in np.flatnonzero((old & ~fleet).any(axis=1)).tolist():
+            mine = np.where(old[node] & ~fleet, tick.drift_s[node], -1.0)
+            s = int(mine.argmax())
+            slowdown = _digits(math.exp(min(float(tick.shift_nats[node, s]), 20.0)))
+            evidence = {"series": _names(mine >= 0), "drift_s": _digits(mine[s]), "slowdown": slowdown}
+            self._hold(t_s, ("long_drift", node, ""), "long_drift", names[node], evidence, ticks=1)
 
     def actions(
         self, t_s: float, frozen: str | None, frozen_evidence: dict[str, Any], capped: dict[int, str], names: list[str]

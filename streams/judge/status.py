@@ -72,15 +72,16 @@ class TickWindows:
     tick: BankTick
     requests: NDArray[np.int64]
     slo_s: NDArray[np.float64]
+    dynamic_s: NDArray[np.float64]
 
     @classmethod
     def of(
         cls, t: float, pool: str, nodes: list[str], codes: NDArray[np.uint8], tick: BankTick, requests: NDArray[np.int64],
-        slo_s: NDArray[np.float64],
+        slo_s: NDArray[np.float64], dynamic_s: NDArray[np.float64],
     ) -> TickWindows:  # fmt: skip
         """Windows that stay as they are when the bank goes on: its tails are views of its state."""
         tails = {name: getattr(tick, name).copy() for name in ("p999_s", "p999_lo_s", "p999_hi_s", "p999_kind")}
-        return cls(t, pool, nodes, codes, replace(tick, **tails), requests, slo_s)
+        return cls(t, pool, nodes, codes, replace(tick, **tails), requests, slo_s, dynamic_s)
 
     def columns(self) -> dict[str, Any]:
         """Columns named as in the table `windows` but for `t` and `pool`, one entry per series that exists; NaN and "" where
@@ -124,7 +125,7 @@ class TickWindows:
             "p999_kind": [_KINDS[c] if known else "" for c, known in zip(k.p999_kind[at], latency, strict=True)],
             "threshold_s": real(k.threshold_s),
             "slo_s": np.where(latency, self.slo_s[at[1]], np.nan),
-            "dynamic_slo_s": np.full(len(node), np.nan),
+            "dynamic_slo_s": real(self.dynamic_s),
         }
 
 
@@ -150,7 +151,7 @@ class Voice:
 
     def speak(
         self, t_s: float, codes: NDArray[np.uint8], tick: BankTick, requests: NDArray[np.int64],
-        error_evidence: NDArray[np.float64], names: list[str], rank: NDArray[np.intp],
+        error_evidence: NDArray[np.float64], names: list[str], rank: NDArray[np.intp], dynamic_s: NDArray[np.float64],
     ) -> list[Verdict]:  # fmt: skip
         """Verdicts that are due: changed, or not said for a minute.
 
@@ -162,6 +163,7 @@ class Voice:
             error_evidence: Log of the statistic of the error ratio, (N,).
             names: Node names.
             rank: Order of the names, (N,): the verdicts of a tick are sorted by name, not by who came first.
+            dynamic_s: Dynamic SLO, seconds (N, 4).
         """
         due = (codes != NONE) & ((codes != self.said) | (t_s - self.said_s >= REPEAT_S))
         self.said = codes.copy()
@@ -177,6 +179,7 @@ class Voice:
             )
             if s < ERRORS:
                 self._latency(verdict, tick, i, s)
+                verdict.dynamic_slo_s = _digits(dynamic_s[i, s])
             elif s == ERRORS:
                 verdict.evidence = _exp(error_evidence[i])
             out.append(verdict)

@@ -13,6 +13,7 @@ from detectors.health import OK, Health, HealthTick
 from schemas.policy import PoolPolicy
 from streams.judge.decide import Breakers
 from streams.judge.deploys import Deploys
+from streams.judge.dynamic import dynamic_slo_s
 from streams.judge.extra import ExtraDetectors
 from streams.judge.findings import Findings
 from streams.judge.registry import Registry
@@ -127,10 +128,12 @@ class Ticker:
         self.findings.scopes(t_s, more.capped, more.frozen, more.causes)
         self._forget(t_s, case, acted.closed)
         codes = self._codes(tick, case, state)
-        verdicts = self.voice.speak(t_s, codes, tick, case.total, self.errors.log_sr, names, rank)
+        tightening = case.series_alarm | breakers.away[:, None]
+        dynamic_s = dynamic_slo_s(self.bank, tick, self.voice.slo_s, tightening, policy.detection)
+        verdicts = self.voice.speak(t_s, codes, tick, case.total, self.errors.log_sr, names, rank, dynamic_s)
         if self.extra is not None:
             self.extra.show(verdicts, self.registry.seats)
-        windows = TickWindows.of(t_s, self.pool, names, codes, tick, case.total, self.voice.slo_s)
+        windows = TickWindows.of(t_s, self.pool, names, codes, tick, case.total, self.voice.slo_s, dynamic_s)
         decisions = acted.decisions + more.decisions
         return TickOutput(t_s, self.pool, verdicts, windows, self.findings.close(t_s), decisions, n_eligible=n_fresh)
 
@@ -163,6 +166,7 @@ class Ticker:
     def _tell(self, t_s: float, slot: Slot, tick: BankTick, case: Case, capped: dict[int, str], fresh: tuple[int, int]) -> None:
         findings, names, rank = self.findings, self.registry.names, self.registry.rank
         findings.drift(t_s, tick, case, self.deploys, names, rank)
+        findings.long_drifts(t_s, tick, case.known, names)
         cause = self.breakers.caps.cause
         if cause is not None or capped:
             evidence = {"bad": int(case.bad.sum()), "fresh": fresh[0], "known": fresh[1]}
