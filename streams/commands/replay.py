@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from schemas.errors import SourceError
 from schemas.policy_file import Policy, load_policy
 from schemas.results import Result, Summary, encode_line
 from streams.framing import PoolRows
@@ -45,7 +46,7 @@ def run(
     """Judge recorded telemetry, with time from the events; the same input and policy give the same output."""
     chosen, other = load_policy(policy), load_policy(against) if against else None
     incidents = load_labels(labels, files) if labels else None
-    inputs = Inputs(files, column_map or ())
+    inputs = Inputs(files, column_map or (), salvage=True)
     both = [chosen] if other is None else [chosen, other]
     slice_s, lateness_s = min(map(slice_s_of, both)), max(map(lateness_s_of, both))
     with ExitStack() as stack:
@@ -77,6 +78,8 @@ def run(
     unjudged = sum(judge.late for judge in replay.judges.values())
     for warning in warnings_of(inputs.stats, refused, lateness_s, unjudged):
         print(f"slodrift: {warning}", file=sys.stderr)
+    if inputs.damaged:  # judged as far as it goes, and no success
+        raise SourceError("; ".join(inputs.damaged))
 
 
 def judges_of(policy: Policy, inputs: Inputs, traces: dict[str, PoolTrace] | None = None) -> Callable[[str, PoolRows], Judge]:

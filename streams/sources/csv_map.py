@@ -17,7 +17,9 @@ from streams.sources.mapping import ColumnMap, row_bytes
 __all__ = ["csv_chunks", "frame_rows"]
 
 
-def csv_chunks(path: str, framer: EventFramer, mapping: Sequence[str], chunk_rows: int = 4096) -> Iterator[Framed]:
+def csv_chunks(
+    path: str, framer: EventFramer, mapping: Sequence[str], chunk_rows: int = 4096, damaged: list[str] | None = None
+) -> Iterator[Framed]:
     """Framed rows of a CSV file; offsets are row numbers, the header is row 1. The delimiter is `,`, `;` or a tab.
 
     Args:
@@ -25,12 +27,13 @@ def csv_chunks(path: str, framer: EventFramer, mapping: Sequence[str], chunk_row
         framer: Checks values and remembers identifiers.
         mapping: Texts of `--map`, see `streams.sources.mapping`.
         chunk_rows: Rows framed at once at most.
+        damaged: See `open_bytes`.
 
     Raises:
         SourceError: If the file cannot be read.
         ConfigError: If the mapping does not fit the header.
     """
-    with open_bytes(path) as file:
+    with open_bytes(path, damaged) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
         first = text.readline()
         if not first.strip():

@@ -24,19 +24,25 @@ class Inputs:
         paths: File names; `-` is standard input.
         mapping: Texts of `--map`, for CSV and Parquet.
         chunk_rows: Events read at once; changes memory and speed, never a result.
+        salvage: Read compressed files that are damaged up to the damage and note it in `damaged`; else that is an error.
 
     Attributes:
         stats: One for each file.
         cadence_s: Pools of tables that are aggregated series, with their cadence; known before their first slice comes.
+        damaged: What was lost of which file, once they are read.
     """
 
-    def __init__(self, paths: Sequence[str], mapping: Sequence[str] = (), chunk_rows: int = 4096) -> None:
+    def __init__(
+        self, paths: Sequence[str], mapping: Sequence[str] = (), chunk_rows: int = 4096, *, salvage: bool = False
+    ) -> None:
         self._paths = list(paths)
         self._mapping = list(mapping)
         self._chunk_rows = chunk_rows
         self._framer = EventFramer()
         self.stats: list[InputStats] = []
         self.cadence_s: dict[str, float] = {}
+        self.damaged: list[str] = []
+        self._damaged = self.damaged if salvage else None
 
     def slices(self, slice_s: float, lateness_s: float) -> Iterator[Slice]:
         """All events, in slices of `slice_s` seconds of event time.
@@ -52,9 +58,10 @@ class Inputs:
     def _chunks(self, path: str) -> Iterator[Framed]:
         kind = file_kind(path, bool(self._mapping))
         if kind == "jsonl":
-            return jsonl_chunks(path, self._framer, self._chunk_rows)
-        read = csv_chunks if kind == "csv" else parquet_chunks
-        return self._probed(read(path, self._framer, self._mapping, self._chunk_rows))
+            return jsonl_chunks(path, self._framer, self._chunk_rows, self._damaged)
+        if kind == "csv":
+            return self._probed(csv_chunks(path, self._framer, self._mapping, self._chunk_rows, self._damaged))
+        return self._probed(parquet_chunks(path, self._framer, self._mapping, self._chunk_rows))
 
     def _probed(self, chunks: Iterator[Framed]) -> Iterator[Framed]:
         """The chunks of a table, after a look at its first rows."""

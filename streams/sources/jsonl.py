@@ -15,19 +15,20 @@ _BLOCK_BYTES = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 
 
-def jsonl_chunks(path: str, framer: EventFramer, chunk_lines: int = 4096) -> Iterator[Framed]:
+def jsonl_chunks(path: str, framer: EventFramer, chunk_lines: int = 4096, damaged: list[str] | None = None) -> Iterator[Framed]:
     """Framed events of a file; offsets are line numbers from 1. Blank lines are skipped.
 
     Args:
         path: File name, `-` for standard input.
         framer: Remembers identifiers; one for all files that are read together.
         chunk_lines: Lines framed at once at most.
+        damaged: See `open_bytes`.
 
     Raises:
         SourceError: If the file cannot be read.
     """
     number = 1
-    with open_bytes(path) as file:
+    with open_bytes(path, damaged) as file:
         for lines in _lines(file):
             for start in range(0, len(lines), chunk_lines):
                 chunk = lines[start : start + chunk_lines]
