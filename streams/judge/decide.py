@@ -18,6 +18,7 @@ from schemas.policy import PoolPolicy
 from schemas.results import Decision, Scope
 from schemas.scopes import scope_of
 from schemas.telemetry import OverrideEvent
+from streams.judge.inherit import is_news, record_of, with_open
 from streams.judge.overrides import CAUSES, Overrides, operator_evidence
 from streams.judge.reasons import evidence_of, reason_of, tx_of
 from streams.judge.rules import Case
@@ -209,6 +210,13 @@ class Breakers:
             decision.fallback = rule.fallback or msgspec.UNSET
             decision.profile = rule.profile or msgspec.UNSET
         return decision
+
+    def adopt(self, node: int, decision: Decision) -> None:
+        """Take over what the decision log says of a node, see `streams.judge.inherit`."""
+        if is_news(self.records.get(node), decision):
+            record = self.records[node] = record_of(decision, self.grace_s)
+            self.away[node] = record.state not in breaker.CLOSED_STATES
+            self.caps = with_open(self.caps, decision, self.policy.caps.velocity_window_s)
 
     def dump(self) -> dict[str, Any]:
         """State for a snapshot."""

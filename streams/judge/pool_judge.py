@@ -7,6 +7,7 @@ pool's clock has passed them by the lateness, and everything that looks at a tic
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from schemas.batch import RequestBatch
 from schemas.policy import PoolPolicy
+from schemas.results import Decision
 from schemas.telemetry import DeployEvent, OverrideEvent, StateEvent, to_ns
 from streams.judge.clock import Taken, VoteClock
 from streams.judge.events import EventSlots
@@ -66,6 +68,7 @@ class PoolJudge:
         self._adapters: dict[str, int] = {}
         self._out: list[TickOutput] = []
         self._told: Counter[str] = Counter()
+        self.inherited: list[Decision] = []
 
     @property
     def late(self) -> int:
@@ -112,6 +115,10 @@ class PoolJudge:
             t_s = (self.row_clock.now_ns or 0) / 1e9
             self._out.append(TickOutput(t_s, self.pool, rejected=left, refused=self._take_refused()))
         return self._take_out()
+
+    def inherit(self, decisions: Iterable[Decision]) -> None:
+        """What the decision log says is not closed, for a judge without a snapshot; before anything else."""
+        self.inherited = sorted((d for d in decisions if d.state != "CLOSED"), key=lambda d: d.version)
 
     def snapshot(self) -> bytes:
         """The whole state; call it after `advance`.
@@ -272,8 +279,30 @@ class PoolJudge:
         self._told = self.rejected.copy()
         return new
 
+    def _adopt(self, t_s: float) -> None:
+        """Inherited decisions come into force behind their time; a node that nobody heard of yet gets its seat by them."""
+        due = [d for d in self.inherited if d.t < t_s]
+        self.inherited = [d for d in self.inherited if d.t >= t_s]
+        nodes = [(d, number) for d in due if d.scope == "node" and (number := self.registry.number(d.subject)) != UNKNOWN]
+        if nodes:
+            n = self.registry.grow()
+            if n > len(self.row_clock.high):
+                self.row_clock.grow(n)
+                self.event_clock.grow(n)
+            if self.registry.give_seats([number for _, number in nodes]):
+                self.ticker.grow(len(self.registry.names))
+            for decision, _ in nodes:
+                seat, heard_s = self.registry.seats[decision.subject], self.ticker.health.heard_s
+                self.ticker.breakers.adopt(seat, decision)
+                heard_s[seat] = np.fmax(heard_s[seat], decision.t)  # when it was decided, the node was there
+        for decision in due:
+            if decision.scope != "node":
+                self.ticker.scopes.breakers[decision.scope].adopt(decision)
+
     def _close(self, slot: int) -> TickOutput:
         registry, ticker = self.registry, self.ticker
+        if self.inherited:
+            self._adopt((slot + 1) * self.tick_ns / 1e9)
         if not registry.all_seated() and registry.give_seats([*self.slots.numbers_in(slot), *self.events.numbers_in(slot)]):
             ticker.grow(len(registry.names))
         self.events.close(slot, registry.seat, ticker.health, ticker.deploys, ticker.breakers.overrides)

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from detectors.bank import SeriesBank
+from schemas.results import Decision
 from streams.judge.rows import Rows
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["dump_judge", "load_judge"]
 
 FORMAT = 2
+
+_decode_decisions = msgspec.msgpack.Decoder(list[Decision]).decode
 
 
 def dump_judge(judge: PoolJudge) -> bytes:
@@ -36,6 +39,7 @@ def dump_judge(judge: PoolJudge) -> bytes:
         "quiet": judge.quiet,
         "rejected": [dict(judge.rejected), dict(judge._told)],
         "refused": judge.refused,
+        "inherited": msgspec.msgpack.encode(judge.inherited),
         "waiting": [rows.dump() for rows in judge.waiting],
         "registry": judge.registry.dump(),
         "row_clock": judge.row_clock.dump(),
@@ -78,6 +82,7 @@ def load_judge(raw: bytes, make: Callable[[str], PoolJudge]) -> PoolJudge:
     judge.next_slot, judge.quiet = state["next"], state["quiet"]
     judge.rejected, judge._told = (Counter(counts) for counts in state["rejected"])
     judge.refused = [(reason, event) for reason, event in state.get("refused", [])]
+    judge.inherited = _decode_decisions(state["inherited"])
     judge.waiting = [Rows.load(rows) for rows in state["waiting"]]
     judge.row_clock.load(state["row_clock"])
     judge.event_clock.load(state["event_clock"])

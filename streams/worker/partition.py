@@ -78,6 +78,7 @@ class JudgePartition:
         heard: When something last came for a pool (Unix ms, by the log) and the pool's clock then (ns).
         n_eligible: Nodes with fresh telemetry at the last tick, by pool.
         log: Non-closed subjects and versions by the decision log.
+        inherited: What the log said was not closed when the partition was taken over, by pool: for judges without a snapshot.
         poison: Offsets that must not be fed again: they made a judge fail.
     """
 
@@ -102,6 +103,7 @@ class JudgePartition:
         self.n_eligible: dict[str, int] = {}
         self.log = LogState()
         self.poison: dict[int, str] = {}
+        self.inherited: dict[str, list[Decision]] = {}
         self._factory = factory
         self._auth = auth
 
@@ -155,6 +157,8 @@ class JudgePartition:
         judge = self.pools.get(pool)
         if judge is None:
             judge = self.pools[pool] = self._factory.new(pool, self.epoch, self.generation)
+            if inherited := self.inherited.get(pool):
+                judge.inherit(inherited)
         return judge
 
     def new_decisions(self, outputs: Sequence[TickOutput]) -> list[Decision]:

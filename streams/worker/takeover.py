@@ -94,6 +94,7 @@ class Takeover:
             records = await asyncio.to_thread(self._decisions, partition, 0, epoch)
         fold(((offset, value) for offset, value in records if offset >= start), owned.state.log)
         owned.state.log.epoch = epoch
+        owned.state.inherited = {pool: list(live.values()) for pool, live in owned.state.log.live.items()}
         log.info("partition taken over", partition=partition, epoch=epoch, next_offset=owned.state.next_offset,
                  pools=len(owned.state.pools), open=sum(map(len, owned.state.log.live.values())))  # fmt: skip
         return owned

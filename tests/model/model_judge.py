@@ -99,6 +99,9 @@ class PoolModel:
         model.caps = msgspec.convert(state, CapState)
         return model
 
+    def inherit(self, decisions: Any) -> None:
+        """Nothing: the model reads its ticks again from the first one."""
+
     @property
     def away(self) -> list[BreakerRecord]:
         return [r for r in self.records.values() if r.state not in breaker.CLOSED_STATES]

@@ -65,6 +65,9 @@ class FakeJudge:
     def event(self, event: Any) -> None:
         self.events += 1
 
+    def inherit(self, decisions: Any) -> None:
+        self.open.update({d.subject: d.state == "OPEN" for d in decisions})
+
     def advance(self) -> list[Any]:
         outputs = []
         for t, node in self._news:

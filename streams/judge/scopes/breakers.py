@@ -17,6 +17,7 @@ from detectors.caps import CapState
 from schemas.policy import PoolPolicy
 from schemas.results import Decision, Scope
 from schemas.telemetry import OverrideEvent
+from streams.judge.inherit import is_news, record_of, with_open
 from streams.judge.overrides import CAUSES, operator_evidence
 from streams.judge.reasons import tx_of
 
@@ -154,6 +155,15 @@ class ScopeBreakers:
         reason = f"{order.subject}: {order.operator} ordered {order.state}: {order.reason}"
         tx = tx_of(order.pool, self.scope, order.subject, record.state, order.start, "", {"override": order.id})
         return self._move(t_s, record, reason, evidence, tx)
+
+    def adopt(self, decision: Decision) -> None:
+        """Take over what the decision log says of a subject, see `streams.judge.inherit`."""
+        if is_news(self.records.get(decision.subject), decision):
+            self.records[decision.subject] = record_of(decision, self.grace_s)
+            weight = decision.evidence.get("weight_ratio", 0.0)
+            self.weight[decision.subject] = float(weight) if isinstance(weight, int | float) else 0.0
+            self.asked_s[decision.subject] = decision.t
+            self.caps = with_open(self.caps, decision, self.policy.caps.velocity_window_s)
 
     def _move(self, t_s: float, record: BreakerRecord, reason: str, evidence: dict[str, Any], tx: str = "") -> Decision:
         self.records[record.subject] = record
