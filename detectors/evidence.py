@@ -13,7 +13,7 @@ All null and alternative log-likelihoods of all series are one matrix product, c
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from detectors.ranks import TAIL_BINS, Template
 
 __all__ = [
-    "FAMILY", "FASTER", "JUMPS", "MAX_BAND", "SHIFTS", "SLOWER", "SLOWER_WEIGHTS", "TAILS", "band_null", "binomial_log_e",
-    "log_likelihood", "log_threshold", "mixture_log", "tail_allowance", "tail_share", "tilt", "update", "upper_share",
+    "FAMILY", "FASTER", "JUMPS", "MAX_BAND", "SHIFTS", "SLOWER", "SLOWER_WEIGHTS", "TAILS", "ZERO", "Outward", "band_null",
+    "binomial_log_e", "log_likelihood", "log_threshold", "mixture_log", "outward", "tail_allowance", "tail_share", "take",
+    "tilt", "update", "upper_share",
 ]  # fmt: skip
 
 _STEPS = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.27, 0.35, 0.45, 0.6, 0.8, 1.1, 1.6, 2.3)
@@ -32,7 +33,8 @@ _PARTIAL: tuple[Template, ...] = ((0.5, 0.35), (0.3, 0.8), (0.1, 1.1), (0.2, 2.3
 
 FAMILY: list[Template] = [*((1.0, float(d)) for d in SHIFTS), *_PARTIAL]
 """Shifts of everything in ascending order, then partial slowdowns."""
-_ZERO = len(_STEPS)
+ZERO = len(_STEPS)
+"""Index of no shift."""
 _MAX_STEP = 11
 MAX_BAND = float(_STEPS[_MAX_STEP - 1])
 """Widest tolerance band, nats."""
@@ -43,7 +45,7 @@ _BIN_PRIOR = 10.0
 SLOWER: list[int] = [i for i, (share, d) in enumerate(FAMILY) if share < 1 or d in (0.1, 0.2, 0.35, 0.6, 1.1, 2.3)]
 FASTER: list[int] = [i for i, (share, d) in enumerate(FAMILY) if share == 1 and -d in (0.1, 0.2, 0.35, 0.6, 1.1)]
 """Indices into FAMILY of the alternatives of either direction."""
-JUMPS = (0.15, 0.35, 0.8)
+JUMPS = (0.2, 0.6)
 TAILS = (0.01, 0.04)
 """Alternatives against the series' recent place, see `detectors.recent`: everything beyond the band of its innovations by so many
 nats, or so large a share of the requests in the farthest bin."""
@@ -83,25 +85,48 @@ def log_likelihood(
     return out
 
 
-def band_null(log_p: NDArray[np.float32], band_nats: NDArray[np.float32]) -> NDArray[np.float32]:
+class Outward(NamedTuple):
+    """Largest log-likelihood of the shifts from 0 to the k-th step up, and down, (4, steps, m) each."""
+
+    up: NDArray[np.float32]
+    down: NDArray[np.float32]
+
+
+def outward(log_p: NDArray[np.float32], band_nats: NDArray[np.float32], most: int = 0) -> Outward:
+    """Running maxima of (4, FAMILY, m) from the baseline outwards, as far as the bands (4, m) reach, up at least `most` steps."""
+    widest = min(int(np.searchsorted(_GRID, band_nats.max(initial=0.0))), _MAX_STEP)
+    ways = []
+    for sign, steps in ((1, max(most, widest)), (-1, widest)):
+        best = np.empty((len(log_p), steps + 1, log_p.shape[2]), np.float32)
+        best[:, 0] = log_p[:, ZERO]
+        for i in range(1, steps + 1):
+            np.maximum(best[:, i - 1], log_p[:, ZERO + sign * i], out=best[:, i])
+        ways.append(best)
+    return Outward(*ways)
+
+
+def take(table: NDArray[np.float32], at: NDArray[np.intp]) -> NDArray[np.float32]:
+    """table[s, at[s, j], j] of a contiguous (4, K, m), (4, m); several times as fast as index arrays."""
+    slis, count, m = table.shape
+    origin = (np.arange(slis) * (count * m))[:, None] + np.arange(m)
+    return np.asarray(table.reshape(-1).take(origin + at * m))
+
+
+def band_null(log_p: NDArray[np.float32], band_nats: NDArray[np.float32], ways: Outward | None = None) -> NDArray[np.float32]:
     """Largest log-likelihood over |d| <= band of the baseline shifted by d, (4, m).
 
     Args:
         log_p: (4, FAMILY, m), from `log_likelihood`; between the grid's shifts it is interpolated linearly.
         band_nats: Half-width of the tolerance band, (4, m), at most MAX_BAND.
+        ways: Of `outward`, if at hand.
     """
+    up, down = outward(log_p, band_nats) if ways is None else ways
     band = np.clip(band_nats, 0.0, MAX_BAND)
-    best = log_p[:, _ZERO].copy()
-    for step in range(1, int(np.searchsorted(_GRID, band.max(), side="right"))):
-        inside = band >= _GRID[step]
-        for index in (_ZERO - step, _ZERO + step):
-            np.maximum(best, log_p[:, index], out=best, where=inside)
-    upper = np.searchsorted(_GRID[: _MAX_STEP + 1], band, side="right")
-    upper = np.minimum(upper, _MAX_STEP)
+    upper = np.minimum(np.searchsorted(_GRID[: _MAX_STEP + 1], band, side="right"), _MAX_STEP)
     part = (band - _GRID[upper - 1]) / (_GRID[upper] - _GRID[upper - 1])
+    best = np.maximum(take(up, upper - 1), take(down, upper - 1))
     for sign in (1, -1):
-        low = np.take_along_axis(log_p, (_ZERO + sign * (upper - 1))[:, None], axis=1)[:, 0]
-        high = np.take_along_axis(log_p, (_ZERO + sign * upper)[:, None], axis=1)[:, 0]
+        low, high = take(log_p, ZERO + sign * (upper - 1)), take(log_p, ZERO + sign * upper)
         high -= low
         high *= part
         high += low
@@ -111,7 +136,7 @@ def band_null(log_p: NDArray[np.float32], band_nats: NDArray[np.float32]) -> NDA
 
 def tail_share(log_shapes: NDArray[np.float32], log_z: NDArray[np.float32]) -> NDArray[np.float32]:
     """Share of requests above the baseline's q0.99 that each series' baseline has, (4, r). Arguments as in `tail_allowance`."""
-    log_share = log_shapes[:, _ZERO, -TAIL_BINS:, None] + log_z[:, -TAIL_BINS:] - log_z[:, None, _ZERO]
+    log_share = log_shapes[:, ZERO, -TAIL_BINS:, None] + log_z[:, -TAIL_BINS:] - log_z[:, None, ZERO]
     return np.asarray(np.exp(log_share).sum(axis=1))
 
 
@@ -156,18 +181,19 @@ def update(statistic: NDArray[np.float32], log_e: NDArray[np.float32], happened:
     np.clip(log_e, -_MAX_LOG, _MAX_LOG, out=log_e)
     np.exp(log_e, out=log_e)
     log_e *= statistic + 1
-    np.minimum(log_e, np.float32(cap), out=statistic, where=happened[..., None, :])
+    if happened.all():  # a mask is slow
+        np.minimum(log_e, np.float32(cap), out=statistic)
+    else:
+        np.minimum(log_e, np.float32(cap), out=statistic, where=happened[..., None, :])
 
 
 def mixture_log(statistic: NDArray[np.float32], weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
     """Log of the weighted mean of the alternatives' statistics (..., alternatives, m), (..., m); -inf before the first tick."""
     count = statistic.shape[-2]
     share = np.full(count, 1 / count) if weights is None else weights / weights.sum()
-    total = np.zeros((*statistic.shape[:-2], statistic.shape[-1]))
-    for i in range(count):
-        total += share[i] * statistic[..., i, :]
+    total = (share.astype(np.float32) @ statistic).astype(np.float64)
     with np.errstate(divide="ignore"):
-        return np.log(total, out=total)
+        return np.asarray(np.log(total, out=total))
 
 
 def tilt(shapes: NDArray[np.floating], base: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -184,7 +210,7 @@ def tilt(shapes: NDArray[np.floating], base: NDArray[np.float32]) -> tuple[NDArr
     Returns:
         (4, FAMILY, BINS), and (4, FAMILY + TAIL_BINS, r): the last ones are the log ratios of the tail bins.
     """
-    centre = shapes[:, None, _ZERO].astype(np.float32)
+    centre = shapes[:, None, ZERO].astype(np.float32)
     own = base + np.float32(PRIOR) * centre
     own /= own.sum(axis=-1, keepdims=True)
     own /= centre

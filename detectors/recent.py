@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.baseline import WOBBLE_PRIOR
-from detectors.evidence import JUMPS, MAX_BAND, SHIFTS, TAILS
+from detectors.evidence import JUMPS, MAX_BAND, SHIFTS, TAILS, ZERO, Outward, take
 from detectors.model import Scale
 from detectors.state import BankState
 
-__all__ = ["Recent", "follow", "forget", "log_e", "place_nats"]
+__all__ = ["Recent", "follow", "forget", "log_e", "most_steps", "place_nats"]
 
 _RECENT_S = 30.0
 _OUTLIER = 10.0
@@ -62,6 +62,7 @@ def _log_weights() -> F32:
 
 _LOG_WEIGHT = _log_weights()
 """(1 + spreads, recent place, place): the recent place alone, then normal laws around it."""
+_LOG_MODE: F32 = np.diagonal(_LOG_WEIGHT, axis1=1, axis2=2).reshape(-1)
 
 
 def _index(table: NDArray[np.intp], d: NDArray[np.floating]) -> NDArray[np.intp]:
@@ -76,13 +77,15 @@ class Recent(NamedTuple):
 
     Attributes:
         place: Recent place against the baseline, nats.
-        reach: How far from it the next tick may be, nats.
+        edge: Largest shift that is no jump, nats: the place and how far from it a tick may be, or what is usual.
+        spread: Standard deviation of the place, nats.
         band: Tolerance band, nats.
         few: So few samples in a tick tell no place near the recent one from it.
     """
 
     place: F32
-    reach: F32
+    edge: F32
+    spread: F32
     band: F32
     few: F32
 
@@ -111,11 +114,15 @@ def place_nats(state: BankState, m: int, band: F32, n_base: F32, scale: Scale) -
     variance = (jitter[..., 0] + np.float32(_PRIOR_WEIGHT * WOBBLE_PRIOR**2)) / (weight + np.float32(_PRIOR_WEIGHT))
     variance = np.maximum(variance, 0) * np.square(1 + 1 / np.sqrt(1 + weight / np.float32(_PIECE)))
     reach = np.float32(_BAND_SD) * np.sqrt(variance) + band * (1 - believed)
-    few = 2 * np.square(np.float32(_BAND_SD) * spread / reach)
-    return Recent(*(a.astype(np.float32, copy=False) for a in (place, reach, band, few)))
+    edge = np.maximum(place + reach, band / np.float32(_BAND_SD))  # back to usual is no jump
+    deviation = reach / np.float32(_BAND_SD)
+    few = 2 * np.square(spread / deviation)
+    return Recent(*(a.astype(np.float32, copy=False) for a in (place, edge, deviation, band, few)))
 
 
-def log_e(counts: F32, n: F32, log_p: F32, null: F32, allowance: F32, log_shapes: F32, log_z: F32, now: Recent, out: F32) -> None:
+def log_e(
+    counts: F32, n: F32, log_p: F32, null: F32, allowance: F32, ways: Outward, log_shapes: F32, log_z: F32, now: Recent, out: F32
+) -> None:
     """Log e of the jumps, then of the tails.
 
     Args:
@@ -124,51 +131,61 @@ def log_e(counts: F32, n: F32, log_p: F32, null: F32, allowance: F32, log_shapes
         log_p: Of `evidence.log_likelihood`, (4, FAMILY, m).
         null: Log-likelihood of the tolerant null, (4, m), with the `allowance` for a heavier tail in it.
         allowance: (4, m).
+        ways: Of `evidence.outward`, at least `most_steps` up.
         log_shapes: Of `evidence.tilt`, like `log_z`.
         log_z: (4, FAMILY + TAIL_BINS, m).
         now: Where the series were.
         out: (4, JUMPS + TAILS, m), written.
     """
-    _jumps(log_p, allowance, now, out)
-    _tails(counts, n, log_p - null[:, None], log_shapes, log_z, now, out[:, len(JUMPS) :])
+    _jumps(log_p, allowance, ways, now, out)
+    _tails(counts, n, log_p, null, log_shapes, log_z, now, out[:, len(JUMPS) :])
 
 
-def _jumps(log_p: F32, allowance: F32, now: Recent, out: F32) -> None:
-    sli, rows = np.arange(len(log_p))[:, None], np.arange(log_p.shape[2])
-    edge = np.maximum(now.place + now.reach, now.band / np.float32(_BAND_SD))  # back to usual is no jump
-    upper = _index(_AT_LEAST, edge)
-    up_to = log_p[:, 0].copy()
-    for i in range(1, int(upper.max()) + 1):
-        np.maximum(up_to, log_p[:, i], out=up_to, where=upper >= i)
+def most_steps(now: Recent) -> int:
+    """Steps up the grid that the null of the jumps may reach."""
+    return int(_index(_AT_LEAST, now.edge.max(keepdims=True)).max()) - ZERO
+
+
+def _jumps(log_p: F32, allowance: F32, ways: Outward, now: Recent, out: F32) -> None:
+    upper = _index(_AT_LEAST, now.edge)
+    inside = _index(_NEAREST, now.band)  # no shift below the band is nearer to a jump than the band's lower end
+    up_to = np.maximum(take(ways.up, upper - ZERO), take(ways.down, inside - ZERO))
     up_to += allowance
     for a, beyond in enumerate(JUMPS):
-        there = np.maximum(_index(_AT_LEAST, edge + np.float32(beyond)), upper)
-        np.subtract(log_p[sli, there, rows], up_to, out=out[:, a])
+        there = np.maximum(_index(_AT_LEAST, now.edge + np.float32(beyond)), upper)
+        np.subtract(take(log_p, there), up_to, out=out[:, a])
 
 
-def _tails(counts: F32, n: F32, log_ratio: F32, log_shapes: F32, log_z: F32, now: Recent, out: F32) -> None:
+def _tails(counts: F32, n: F32, log_p: F32, null: F32, log_shapes: F32, log_z: F32, now: Recent, out: F32) -> None:
     """The bulk lies on the grid: at the recent place when the tick has too few samples to tell, else near it, with the weights
     of a normal law (a mixture of alternatives).
 
     Without requests in the farthest bin, only the mixture's largest term is looked at: that makes e smaller, not larger.
     """
-    sli, rows = np.arange(len(log_ratio))[:, None], np.arange(log_ratio.shape[2])
+    sli = np.arange(len(log_p))[:, None]
     here = _index(_NEAREST, now.place)
-    spread = np.where(n <= now.few, 0, 1 + np.searchsorted(_SPREADS[:-1], now.reach / _BAND_SD))
+    spread = np.zeros(here.shape, np.intp)
+    many = n > now.few
+    if many.any():
+        spread[many] = 1 + np.searchsorted(_SPREADS[:-1], now.spread[many])
     far = counts[..., -1]
-    log_share = np.minimum(log_shapes[sli, here, -1] + log_z[:, -1] - log_z[sli, here, rows], _MOST)
-    share = np.exp(log_share)
-    still = log_ratio[sli, here, rows] + _LOG_WEIGHT[spread, here - _FIRST, here - _FIRST]
+    log_share = log_shapes[:, :, -1].reshape(-1).take(sli * log_shapes.shape[1] + here)
+    log_share += log_z[:, -1] - log_z[sli, here, np.arange(n.shape[1])]
+    share = np.exp(np.minimum(log_share, _MOST, out=log_share))
+    rest = np.log(1 - share)
+    still = take(log_p, here) - null
+    still += _LOG_MODE.take(spread * _INNER + here - _FIRST)
     for a, wanted in enumerate(TAILS):
-        np.add(still, n * (np.log1p(-np.maximum(share, np.float32(wanted))) - np.log1p(-share)), out=out[:, a])
-    some, row = np.nonzero(far > 0)
+        np.add(still, n * (np.log(1 - np.maximum(share, np.float32(wanted))) - rest), out=out[:, a])
+    some, row = np.nonzero(far)
     if len(some) == 0:
         return
     grid = slice(_FIRST, _FIRST + _INNER)
     k, others = far[some, row][:, None], (n - far)[some, row][:, None]
     log_share = np.minimum(log_shapes[some, grid, -1] + log_z[some, -1, row][:, None] - log_z[some, grid, row], _MOST)
     log_rest = np.log1p(-np.exp(log_share))
-    terms = log_ratio[some, grid, row] + _LOG_WEIGHT[spread[some, row], here[some, row] - _FIRST]
+    terms = log_p[some, grid, row] - null[some, row][:, None]
+    terms += _LOG_WEIGHT[spread[some, row], here[some, row] - _FIRST]
     for a, wanted in enumerate(TAILS):
         log_higher = np.maximum(log_share, np.float32(np.log(wanted)))
         each = terms + k * (log_higher - log_share) + others * (np.log1p(-np.exp(log_higher)) - log_rest)

@@ -93,7 +93,8 @@ def _step(
     """One step of the statistics of some rows."""
     log_z = derived.log_z[:, :, rows]
     log_p = evidence.log_likelihood(counts, n, derived.log_shapes, log_z)
-    null = evidence.band_null(log_p, now.band)
+    ways = evidence.outward(log_p, now.band, recent.most_steps(now))
+    null = evidence.band_null(log_p, now.band, ways)
     allowance = np.zeros_like(null)
     slowest = counts[..., -ranks.TAIL_BINS :] @ np.ones(ranks.TAIL_BINS, np.float32)
     sli, row = np.nonzero(slowest > n * derived.tail_share[:, rows])
@@ -103,10 +104,12 @@ def _step(
     null += allowance
     cap = float(np.exp(log_a + _CAP_NATS))
     slower = np.empty((len(log_p), len(SLOWER_WEIGHTS), n.shape[1]), np.float32)
-    np.subtract(log_p[:, SLOWER], null[:, None], out=slower[:, : len(SLOWER)])
-    recent.log_e(counts, n, log_p, null, allowance, derived.log_shapes, log_z, now, slower[:, len(SLOWER) :])
+    for a, i in enumerate(SLOWER):
+        np.subtract(log_p[:, i], null, out=slower[:, a])
+    recent.log_e(counts, n, log_p, null, allowance, ways, derived.log_shapes, log_z, now, slower[:, len(SLOWER) :])
     evidence.update(state.slow[:, :, rows], slower, happened, cap)
-    evidence.update(state.fast[:, :, rows], log_p[:, FASTER] - null[:, None], happened, cap)
+    faster = np.stack([log_p[:, i] - null for i in FASTER], axis=1)
+    evidence.update(state.fast[:, :, rows], faster, happened, cap)
 
 
 def weigh_mix(state: BankState, log_a: float, mixes: NDArray[np.int64], seen: NDArray[np.intp]) -> NDArray[np.bool_]:
