@@ -16,12 +16,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from schemas.deadletter import DeadLetter, to_message
 from schemas.errors import SourceError
+from schemas.telemetry_auth import FRAMER
 from schemas.topics import DEADLETTER, FRAMES, TELEMETRY
+from streams.framer_align import Aligner
 from streams.framer_cut import cut_frames
 from streams.framer_metrics import FramerMetrics
 from streams.framer_offsets import OffsetLog, Source
 from streams.framer_time import time_slices
 from streams.framing import EventFramer, Framed, Reject
+from streams.framing_rejects import MAX_EVENT_BYTES
 from streams.kafka import BrokerWatch, Partitions, make_consumer, make_producer, wait_for_kafka
 from streams.settings import Settings
 
@@ -31,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 SOURCES = tuple(topic.name for topic in TELEMETRY)
 _MAX_MESSAGES = 20_000
+_BEHIND = 2000  # messages in the log that were not read yet; fewer are what came in a moment ago
 _LEAVE_S = 8.0  # output or a commit on its way may take so long when a partition or the process goes
 
 
@@ -72,6 +76,11 @@ class Framer:
         self._watch = BrokerWatch(settings)
         self._decoder = EventFramer()
         self._offsets = OffsetLog()
+        self._aligner: Aligner[Message] = Aligner()
+        self._read: dict[Source, int] = {}
+        self._held_back: set[Source] = set()
+        self._auth = settings.authenticator()
+        self._seal = None if self._auth is None else self._auth.writer(FRAMER).seal_frame
         self._owned: set[Source] = set()
         self._carried: list[Message] = []
         self._faults: dict[str, str] = {}
@@ -109,7 +118,8 @@ class Framer:
     def _work(self) -> None:
         next_commit = time.monotonic() + self._commit_s
         while not self._stop.is_set():
-            messages = self._carried + self._consumer.consume(_MAX_MESSAGES, timeout=self._batch_s)
+            wait_s = 0.0 if self._aligner.holding else self._batch_s
+            messages = self._carried + self._consumer.consume(_MAX_MESSAGES, timeout=wait_s)
             self._carried = []
             try:
                 self._handle(messages)
@@ -135,9 +145,32 @@ class Framer:
                 last, group = source, by_source.setdefault(source, [])
             group.append(message)
         for source, group in by_source.items():
-            self._frame(source, group)
+            self._read[source] = group[-1].offset() + 1
+        ready = self._aligner.take(by_source, self._behind, time.monotonic(), time.time_ns() // 1_000_000)
+        self._hold_back()
+        for source, group in ready.items():
+            if source in self._owned:
+                self._frame(source, group)
+
+    def _behind(self, source: Source) -> bool:
+        try:
+            low, end = self._consumer.get_watermark_offsets(TopicPartition(*source), cached=True)
+        except KafkaException:
+            return True
+        return bool(end < 0 or end - max(low, self._read.get(source, self._offsets.position(source) or 0)) > _BEHIND)
+
+    def _hold_back(self) -> None:
+        """Read nothing more from sources that wait for others."""
+        now = self._aligner.holding & self._owned
+        for change, sources in ((self._consumer.pause, now - self._held_back), (self._consumer.resume, self._held_back - now)):
+            if sources := sources & self._owned:
+                change([TopicPartition(*source) for source in sources])
+        self._held_back = now
 
     def _frame(self, source: Source, messages: list[Message]) -> None:
+        end = messages[-1].offset() + 1
+        if self._auth is not None:
+            messages = [message for message in messages if self._authentic(source, message)]
         raw = [message.value() or b"" for message in messages]
         offsets = [message.offset() for message in messages]
         metrics = self._metrics
@@ -151,8 +184,20 @@ class Framer:
             for pool, frame in frames:
                 metrics.frames.inc()
                 metrics.frame_bytes.inc(len(frame))
+                if self._seal is not None:
+                    frame = self._seal(frame)
                 self._send(self._frames, frame, pool.encode(), self._partitions.of(self._frames, pool), None)
-        self._offsets.current.positions[source] = offsets[-1] + 1
+        self._offsets.current.positions[source] = end
+
+    def _authentic(self, source: Source, message: Message) -> bool:
+        """Whether its writer wrote it; else it is a dead letter."""
+        raw = message.value() or b""
+        fault = None if self._auth is None or len(raw) > MAX_EVENT_BYTES else self._auth.event_fault(raw)
+        if fault is not None:
+            self._metrics.events.labels(source[0]).inc()
+            self._metrics.rejected.labels(fault[0]).inc()
+            self._send_dead_letter(source, Reject(raw, *fault, message.offset()), message.timestamp()[1])
+        return fault is None
 
     def _decode(self, source: Source, raw: list[bytes], offsets: list[int]) -> list[tuple[Framed, list[tuple[str, bytes]]]]:
         try:
@@ -209,6 +254,7 @@ class Framer:
                 self._carried.append(message)
             self._watch.look(self._consumer)
             self._metrics.away.set(self._watch.away)
+        self._held_back = set()  # `_hold_back` pauses again what must wait
         self._consumer.resume(self._consumer.assignment())
 
     def _commit(self) -> None:
@@ -260,7 +306,9 @@ class Framer:
         log.info("framer stopped")
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._owned.update((p.topic, p.partition) for p in partitions)
+        new = {(p.topic, p.partition) for p in partitions}
+        self._owned |= new
+        self._aligner.assigned(new, time.monotonic())
         self._metrics.partitions.set(len(self._owned))
         log.info("partitions assigned", new=len(partitions), owned=len(self._owned))
 
@@ -285,6 +333,10 @@ class Framer:
         gone = {(p.topic, p.partition) for p in partitions}
         self._owned -= gone
         self._offsets.forget(gone)
+        self._aligner.forget(gone)
+        self._held_back -= gone
+        for source in gone:
+            self._read.pop(source, None)
         self._metrics.partitions.set(len(self._owned))
 
     def _say(self, what: str, fault: str) -> None:
