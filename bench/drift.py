@@ -1,8 +1,8 @@
 """B. False alarms and delay of the drift detector, beside others on the same streams.
 
 Each world runs for a day in which the detector learns, and two days that are scored. The series of a world are the nodes and
-SLIs of one bank: the pool lends the shape of its distribution, but after a day every series has far more samples of its own. A
-row with series that are alone in their pools shows what that is worth.
+SLIs of one bank: the pool lends the shape of its distribution, but after a day every series has far more samples of its own. The
+world with a daily season is run for five days more, on fewer series, with baselines by hour of day and without.
 
 504 series for two days are 1,008 series-days a world. Fewer series for longer would repeat one baseline's luck, more for a
 shorter time spend half of the run on learning; in between the cost is about the same.
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from bench.drift_peers import RIVER, Peer, published_rule, river_delay_s, river_false_alarms
-from bench.drift_worlds import FAULTS, SERIES_PER_NODE, TICK_S, TICKS_PER_DAY, WORLDS, Fault, Setting, World
+from bench.drift_worlds import FAULTS, TICK_S, TICKS_PER_DAY, WORLDS, Fault, Setting, World
 from bench.report import Report
 from detectors.bank import BankTick, SeriesBank
 from schemas.batch import UNKNOWN_TOKENS
@@ -38,16 +38,16 @@ _DAY_S = 86400.0
 
 
 class Size(NamedTuple):
-    """How much is run: series of a world, ticks that are learned from and scored, series for peers, lonely series."""
+    """How much is run: series of a world, ticks that are learned from and scored, series for peers, series for five days."""
 
     series: int
     warm: int
     scored: int
     peers: int
-    alone: int
+    daily: int
 
 
-FULL = Size(504, TICKS_PER_DAY, 2 * TICKS_PER_DAY, 16, 16)
+FULL = Size(504, TICKS_PER_DAY, 2 * TICKS_PER_DAY, 16, 64)
 QUICK = Size(64, TICKS_PER_DAY // 4, TICKS_PER_DAY // 12, 1, 0)
 
 
@@ -69,9 +69,9 @@ class Count(NamedTuple):
 class Driven:
     """A bank that judges a world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, detection: Detection | None = None) -> None:
         self.world = world
-        self.bank = SeriesBank(Detection(), TICK_S, open_slots=2)
+        self.bank = SeriesBank(detection or Detection(), TICK_S, open_slots=2)
         for _ in range(world.nodes):
             self.bank.add_node()
         self.unknown = np.full(len(world.node), UNKNOWN_TOKENS)
@@ -89,6 +89,14 @@ class Driven:
         other.world = copy.deepcopy(self.world)
         other.bank = SeriesBank.restore(self.bank.state(), self.bank.detection)
         return other
+
+    def delays(self) -> dict[str, NDArray[np.float64]]:
+        """Seconds from the onset of each fault to the alarm of each series, from the present state on."""
+        found = {}
+        for fault in FAULTS:
+            twin = self.twin()
+            found[fault.name] = _first(twin.tick(fault).alarm for _ in range(_MOST_TICKS))
+        return found
 
 
 def _begun(flags: Iterator[NDArray[np.bool_]]) -> int:
@@ -120,24 +128,19 @@ def ours(args: tuple[Setting, Size, int]) -> tuple[Count, dict[str, NDArray[np.f
     for _ in range(size.warm):
         driven.tick()
     alarms = _begun(driven.tick().alarm for _ in range(size.scored))
-    delays = {}
-    if setting.name == DELAY_WORLD:
-        for fault in FAULTS:
-            twin = driven.twin()
-            delays[fault.name] = _first(twin.tick(fault).alarm for _ in range(_MOST_TICKS))
+    delays = driven.delays() if setting.name == DELAY_WORLD else {}
     return Count(alarms, size.series * size.scored * TICK_S / _DAY_S), delays
 
 
-def alone(args: tuple[Setting, Size, int]) -> Count:
-    """False alarms of series with a pool each."""
-    setting, size, seed = args
-    alarms = 0
-    for pool in range(size.alone // SERIES_PER_NODE):
-        driven = Driven(World(setting, SERIES_PER_NODE, seed + 1000 * (pool + 1)))
-        for _ in range(size.warm):
-            driven.tick()
-        alarms += _begun(driven.tick().alarm for _ in range(size.scored))
-    return Count(alarms, size.alone * size.scored * TICK_S / _DAY_S)
+def daily(args: tuple[bool, Size, int]) -> tuple[Count, dict[str, NDArray[np.float64]]]:
+    """The world with a daily season for longer: what baselines by hour of day are worth."""
+    hour_of_day, size, seed = args
+    driven = Driven(World(WORLDS[-1], size.daily, seed), Detection(hour_of_day=hour_of_day))
+    for _ in range(2 * TICKS_PER_DAY):
+        driven.tick()
+    scored = 3 * TICKS_PER_DAY
+    alarms = _begun(driven.tick().alarm for _ in range(scored))
+    return Count(alarms, size.daily * scored * TICK_S / _DAY_S), driven.delays()
 
 
 def published(args: tuple[Setting, Size, int]) -> tuple[Count, dict[str, NDArray[np.float64]]]:
@@ -189,15 +192,16 @@ def run(seed: int, *, quick: bool = False) -> Report:
 
     with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as workers:
         mine = [workers.submit(ours, (w, size, seed + i)) for i, w in enumerate(WORLDS)]
-        lonely = workers.submit(alone, (_delay_world(), size, seed)) if size.alone else None
+        longer = [workers.submit(daily, (on, size, seed)) for on in (True, False) if size.daily]
         rule = [workers.submit(published, (w, size, seed + i)) for i, w in enumerate(WORLDS)]
         others = [[workers.submit(river, (p, w, size, seed + i)) for p in RIVER] for i, w in enumerate(WORLDS)]
         for i, world in enumerate(WORLDS):
             report.add(world.name, *[None] * (len(columns) - 1))
             count, delays = mine[i].result()
             add("  slodrift default", count, delays)
-            if delays and lonely is not None:
-                add("  slodrift default, alone in its pool", lonely.result(), {})
+            if world is WORLDS[-1]:
+                for name, rhythm in zip(("with", "without"), longer, strict=False):
+                    add(f"  the same after 5 days, {name} hour of day", *rhythm.result())
             add("  published rule", *rule[i].result())
             for peer, result in zip(RIVER, others[i], strict=True):
                 add(f"  {peer.name}", *result.result())
@@ -214,10 +218,6 @@ def run(seed: int, *, quick: bool = False) -> Report:
     )
     report.notes.append("95 % below: exact Poisson bound on the rate. inf: not within an hour")
     return report
-
-
-def _delay_world() -> Setting:
-    return next(w for w in WORLDS if w.name == DELAY_WORLD)
 
 
 def _days(days: float) -> str:

@@ -10,7 +10,7 @@ from bench.drift import Count, Size
 from bench.drift_peers import RIVER, river_false_alarms
 from bench.drift_worlds import FAULTS, SERIES_PER_NODE, WORLDS, World
 
-SMALL = Size(series=8, warm=240, scored=60, peers=1, alone=0)
+SMALL = Size(series=8, warm=240, scored=60, peers=1, daily=0)
 
 
 def test_a_world_is_the_same_for_the_same_seed_and_faults_are_as_large_as_they_say() -> None:
