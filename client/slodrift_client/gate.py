@@ -196,11 +196,7 @@ class Gate:
         entry = held.entry
         if entry.state == "FORCED_OPEN" or entry.scope == "node":  # whoever is refused a node takes another one
             return True
-        return self._refusals_of(pool).may_refuse(self._clock(), entry.subject, entry.version, lambda: self._opens(pool))
-
-    def _opens(self, pool: str) -> list[tuple[Version, str]]:
-        held = (h.entry for key, h in self._blocked.items() if type(key) is tuple and key[0] == pool)
-        return [(entry.version, entry.subject) for entry in held if entry.state != "FORCED_OPEN" and entry.scope != "node"]
+        return self._refusals_of(pool).may_refuse(self._clock(), entry.subject, entry.version)
 
     def _refusals_of(self, pool: str) -> Refusals:
         refusals = self._refusals.get(pool)
@@ -211,7 +207,7 @@ class Gate:
     def _note(self, key: Any) -> None:
         """A question while a session, a class or a pool is blocked."""
         pool, subject = key if type(key) is tuple else (self._only, key)
-        if pool in self._views and (kind := kind_of(subject)):
+        if type(subject) is str and pool in self._views and (kind := kind_of(subject)):
             self._refusals_of(pool).asked(self._clock(), kind)
 
     def _decision(self, view: PoolView, subject: str, now: float, key: str | None = None) -> Decision:

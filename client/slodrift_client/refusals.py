@@ -1,15 +1,14 @@
 """How much of a pool's requests this host refuses because automation said so, and the bound on it.
 
 In the last `WINDOW_S` at most a share of the requests is refused, whatever sessions, classes and pool are open and however many
-of them; the share of the nodes that are away is taken off it before. Above that nothing is refused, and the newest opens are ignored
-here, one more with each refusal too many, until a window has passed without one. Operators' orders are not automation. Counting
-begins when something but a node is blocked, so the usual path costs nothing.
+of them; the share of the nodes that are away is taken off it before. Where open breakers would refuse more, the newest opens are
+ignored here: those whose refusals, with those of all older ones, would pass the bound. Operators' orders are not automation. Counting begins when something
+but a node is blocked, so the usual path costs nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
 
 from slodrift_client.contract import Version
 
@@ -40,35 +39,21 @@ class Refusals:
         self._slices: deque[_Slice] = deque()
         self._asked: dict[str, int] = {}
         self._refused = 0
-        self._ignored: dict[str, Version] = {}
-        self._ignored_until = float("-inf")
+        self._wanted: dict[str, int] = {}
+        self._opened: dict[str, Version] = {}
 
     def asked(self, now: float, kind: str = "") -> None:
         """One request more, or one question about a subject of this kind."""
-        counts = self._turn(now).asked
-        counts[kind] = counts.get(kind, 0) + 1
-        self._asked[kind] = self._asked.get(kind, 0) + 1
+        _add(self._turn(now).asked, self._asked, kind)
 
-    def may_refuse(self, now: float, subject: str, version: Version, opens: Callable[[], Iterable[tuple[Version, str]]]) -> bool:
-        """Whether the request may be refused because of `subject`; it is counted as refused then.
-
-        Args:
-            now: Monotonic seconds.
-            subject: That covers it.
-            version: Of its decision.
-            opens: Version and subject of everything that automation blocks here.
-        """
+    def may_refuse(self, now: float, subject: str, version: Version) -> bool:
+        """Whether the request may be refused because of `subject`, open by the decision `version`; it is counted then."""
         current = self._turn(now)
-        if self._ignored and now >= self._ignored_until:
-            self._ignored.clear()
-        if self._ignored.get(subject) == version:
-            self.overruled += 1
-            return False
-        if self._refused + 1 > max(LEAST, self.most * max(self._asked.values(), default=0)):
-            newest = max(((v, s) for v, s in opens() if self._ignored.get(s) != v), default=None)
-            if newest is not None:
-                self._ignored[newest[1]] = newest[0]
-            self._ignored_until = now + WINDOW_S
+        _add(current.wanted, self._wanted, subject)
+        self._opened[subject] = version
+        budget = max(LEAST, self.most * max(self._asked.values(), default=0))
+        wanted = sum(n for other, n in self._wanted.items() if other == subject or self._opened[other] < version)
+        if wanted > budget or self._refused + 1 > budget:
             self.overruled += 1
             return False
         current.refused += 1
@@ -80,17 +65,32 @@ class Refusals:
         while slices and slices[0].start <= now - WINDOW_S:
             old = slices.popleft()
             self._refused -= old.refused
-            for kind, n in old.asked.items():
-                self._asked[kind] -= n
+            _take(old.asked, self._asked)
+            _take(old.wanted, self._wanted)
+            if not self._wanted:
+                self._opened.clear()
         if not slices or now - slices[-1].start >= _SLICE_S:
             slices.append(_Slice(now))
         return slices[-1]
 
 
 class _Slice:
-    __slots__ = ("asked", "refused", "start")
+    __slots__ = ("asked", "refused", "start", "wanted")
 
     def __init__(self, start: float) -> None:
         self.start = start
         self.asked: dict[str, int] = {}
+        self.wanted: dict[str, int] = {}
         self.refused = 0
+
+
+def _add(part: dict[str, int], total: dict[str, int], name: str) -> None:
+    part[name] = part.get(name, 0) + 1
+    total[name] = total.get(name, 0) + 1
+
+
+def _take(part: dict[str, int], total: dict[str, int]) -> None:
+    for name, n in part.items():
+        total[name] -= n
+        if not total[name]:
+            del total[name]
