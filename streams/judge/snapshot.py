@@ -58,7 +58,7 @@ def dump_judge(judge: PoolJudge) -> bytes:
         "findings": ticker.findings.dump(),
         "extra": None if ticker.extra is None else ticker.extra.dump(),
         "voice": [ticker.voice.said.tobytes(), ticker.voice.said_s.tobytes()],
-        "arrays": [a.tobytes() for a in (ticker.seen, ticker.few, ticker.refused, ticker.accepted)],
+        "arrays": [a.tobytes() for a in (ticker.seen, ticker.few, ticker.refused, ticker.accepted, ticker.contrary)],
     }
     return msgspec.msgpack.encode(state)
 
@@ -107,10 +107,13 @@ def load_judge(raw: bytes, make: Callable[[str], PoolJudge]) -> PoolJudge:
     if ticker.extra is not None:
         ticker.extra.load(state.get("extra"), n)
     said, said_s = state["voice"]
-    ticker.voice.said = np.frombuffer(said, np.uint8).reshape(n, -1).copy()
-    ticker.voice.said_s = np.frombuffer(said_s).reshape(n, -1).copy()
-    seen, few, refused, accepted = state["arrays"]
+    n_slis = ticker.voice.said.shape[1]  # a pool that closed no tick yet has no nodes, and nothing to tell the width from
+    ticker.voice.said = np.frombuffer(said, np.uint8).reshape(n, n_slis).copy()
+    ticker.voice.said_s = np.frombuffer(said_s).reshape(n, n_slis).copy()
+    seen, few, refused, accepted, contrary = state["arrays"]
     ticker.seen = np.frombuffer(seen, np.bool_).reshape(n, 4).copy()
     ticker.few = np.frombuffer(few, np.bool_).copy()
-    ticker.refused, ticker.accepted = np.frombuffer(refused, np.int64).copy(), np.frombuffer(accepted, np.int64).copy()
+    ticker.refused, ticker.accepted, ticker.contrary = (
+        np.frombuffer(raw, np.int64).copy() for raw in (refused, accepted, contrary)
+    )
     return judge

@@ -79,7 +79,7 @@ def test_order_within_the_lateness_does_not_matter(kit: Any, incident: dict[str,
     assert lines(kit.Heard(outputs)) == expected
 
 
-@pytest.mark.parametrize("cut_s", [60.0, 305.0, 533.0, 560.0])
+@pytest.mark.parametrize("cut_s", [4.0, 60.0, 305.0, 533.0, 560.0])  # 4: before the first tick
 def test_a_restored_judge_goes_on_as_if_nothing_had_happened(kit: Any, incident: dict[str, Any], cut_s: float) -> None:
     traffic = traffic_of(kit, incident)
     expected = lines(kit.feed(new(kit), traffic))
