@@ -131,6 +131,12 @@ class TestAge:
         view.offer_head(pair((1, 5, 1), [node(1)], hb=1)[0], 6.0)
         assert view.source(6.0) == "fresh"
 
+    def test_what_only_a_file_says_ends_as_if_it_was_stale_already(self) -> None:
+        view = new_view()
+        view.offer(*pair((1, 5, 1), [node(1, not_after_ms=NOW_MS + 300_000)]), 0.0, file_age_s=1.0)
+        assert states(view, 54.9) == {"n1": "OPEN"}
+        assert states(view, 55.1)["n1"] != "OPEN"
+
 
 class TestEnds:
     def heard_until(self, view: PoolView, end: int, entries: list[Entry]) -> None:

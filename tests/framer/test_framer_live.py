@@ -19,9 +19,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 from local_kafka import Broker
 from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
 
 from schemas.deadletter import DeadLetter, from_message
 from schemas.frame import EventFrame, decode_frame
+from schemas.telemetry_auth import Authenticator
 from schemas.topics import partition_of
 from streams.embedded import EmbeddedStack
 from streams.framer import Framer
@@ -231,6 +233,20 @@ def test_events_become_frames_and_rubbish_dead_letters(site: Site, wait_until: W
     assert {letter.reason for letter in found} >= {"unknown_kind", "negative", "bad_json", "too_large"} - {"negative"}
     assert metrics.events.labels(site.sources[0])._value.get() == 2000 + len(RUBBISH)
     assert sum(s.value for m in metrics.rejected.collect() for s in m.samples if s.name.endswith("_total")) == len(RUBBISH)
+
+
+def test_events_that_are_not_authentic_are_dead_letters_and_frames_are_sealed(site: Site, wait_until: Wait) -> None:
+    site.settings = site.settings.model_copy(update={"telemetry_keys": SecretStr(bytes(32).hex())})
+    auth = Authenticator([bytes(32)])
+    honest = [auth.writer(f"node/{json.loads(e)['node']}").seal_event(e) for e in map(request_event, range(200))]
+    forged = [request_event(1000), auth.writer("node/somebody").seal_event(request_event(1001)), b" " + honest[0]]
+    site.send(site.sources[0], honest + forged)
+    with site.running():
+        wait_until(site.all_committed, "everything to be framed and committed", 30)
+    assert requests_seen(site) == Counter(range(200))
+    assert Counter(letter.reason for letter in letters(site)) == {"no_mac": 1, "bad_mac": 1, "not_its_own": 1}
+    assert {letter.raw for letter in letters(site)} == set(forged)
+    assert [auth.frame_fault(m.value()) for m in site.read(site.frames)] == [None] * len(site.read(site.frames))
 
 
 def test_nothing_is_lost_or_doubled_when_the_framer_is_killed(site: Site, wait_until: Wait) -> None:

@@ -20,6 +20,10 @@ from queue import SimpleQueue
 from mutants_table import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
+_UNSHRUNK = """from hypothesis import Phase, settings
+settings.register_profile("unshrunk", phases=(Phase.explicit, Phase.generate), database=None)
+settings.load_profile("unshrunk")
+"""  # whoever kills a mutant need not find the smallest way
 _FAILED = 1  # pytest: tests ran and some failed; anything else kills nobody
 
 
@@ -48,13 +52,14 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         copy_tree(folder)
+        (folder / "unshrunk.py").write_text(_UNSHRUNK, encoding="utf-8")
 
     def run(self, tests: tuple[str, ...]) -> tuple[int, str]:
         """pytest's exit code, and the test that failed first."""
         env = {**os.environ, "PYTHONPATH": f"{self.folder}{os.pathsep}{self.folder / 'client'}", "SLODRIFT_MODEL": "mutant",
                "SLODRIFT_MODEL_SHRINK": "0"}  # fmt: skip
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests],
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "unshrunk", "--no-header", *tests],
             check=False, cwd=self.folder, env=env, capture_output=True, text=True,
         )  # fmt: skip
         failed = next((line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), "")

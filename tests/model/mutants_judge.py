@@ -8,6 +8,7 @@ __all__ = ["MUTANTS"]
 
 CAPS = "tests/detectors/test_caps.py"
 BREAKER = "tests/detectors/test_breaker.py"
+AUTH = "tests/telemetry/test_telemetry_auth.py"
 AUDIT = "tests/audit/test_audit_verify.py"
 ORDERS = "tests/override/test_override_judge.py"
 
@@ -199,5 +200,46 @@ MUTANTS = (  # -- the judge
         "if self.entries and not self.anchors:",
         "if False:",
         AUDIT,
+    ),
+    # -- telemetry
+    m(
+        "mac",
+        "MACs of frames are verified",
+        "schemas/telemetry_auth.py",
+        'if not any(hmac.compare_digest(hmac.digest(key, text, "sha256"), raw[-32:]) for key in self._of(who.mac_by)):',
+        "if False:",
+        AUTH,
+    ),
+    m(
+        "mac-event",
+        "MACs of events are verified",
+        "schemas/telemetry_auth.py",
+        'if not any(hmac.compare_digest(_base64(hmac.digest(key, text, "sha256")), found[2]) for key in self._of(name)):',
+        "if False:",
+        AUTH,
+    ),
+    m(
+        "mac-own",
+        "a node speaks for itself alone",
+        "schemas/telemetry_auth.py",
+        'if writer.startswith("gateway/") or (node is not None and writer == f"node/{node}"):',
+        "if True:",
+        AUTH,
+    ),
+    m(
+        "mac-order",
+        "an order that is none needs a MAC",
+        "schemas/telemetry_auth.py",
+        'if who.kind == "override" and isinstance(_event(raw), OverrideEvent):',
+        'if who.kind == "override":',
+        AUTH,
+    ),
+    m(
+        "mac-judge",
+        "the judge takes authentic frames alone",
+        "streams/worker/partition.py",
+        '(fault := self._auth.frame_fault(record.value or b"")) is not None:',
+        "(fault := None) is not None:",
+        "tests/worker/test_partition.py",
     ),
 )

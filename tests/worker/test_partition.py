@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from schemas.errors import SchemaError
+from schemas.telemetry_auth import Authenticator
 from streams.worker.partition import JudgePartition
 from streams.worker.snapshot import decode, pack
 
@@ -129,3 +130,28 @@ def test_snapshot_of_another_version_is_refused(part: JudgePartition, factory: A
         part.restore(snapshot)
     with pytest.raises(SchemaError, match="bad_snapshot"):
         decode(b"not zstd")
+
+
+def test_authenticated_frames_give_the_same_state_and_forged_ones_dead_letters(
+    factory: Any, make_frame: Frame, make_event_frame: Frame, make_record: Any
+) -> None:
+    """A forged frame moves no clock and no mark of duplicates: the state is that of the authentic ones alone."""
+    auth = Authenticator([bytes(32)])
+    records = [r for r in log_of(make_frame, make_event_frame, make_record) if r.value != b"rubbish"]
+    plain = JudgePartition("t", 0, factory, epoch=7, generation=1)
+    expected = plain.step(records)
+    sealed = [make_record(r.offset, auth.writer("framer").seal_frame(r.value), r.timestamp) for r in records]
+    thief = auth.writer("node/n9")
+    forged = [
+        make_record(1000, make_frame("a", "n1", n=7, t0_s=9000.0, first=10_000), 1_800_000_000_000),
+        make_record(1001, thief.seal_frame(make_frame("a", "n1", n=7, t0_s=9000.0, first=10_000)), 1_800_000_000_000),
+        make_record(1002, sealed[0].value[:-1] + b"?", 1_800_000_000_000),
+    ]
+    guarded = JudgePartition("t", 0, factory, epoch=7, generation=1, auth=auth)
+    step = guarded.step([*forged, *sealed])
+    assert [(x.stage, x.reason, x.offset) for x in step.dead] == [
+        ("authenticate", "no_mac", 1000), ("authenticate", "not_its_own", 1001), ("authenticate", "bad_mac", 1002)
+    ]  # fmt: skip
+    assert step.dead[0].raw == forged[0].value
+    assert fingerprint(guarded) == fingerprint(plain)
+    assert [d for o in step.outputs for d in o.decisions] == [d for o in expected.outputs for d in o.decisions]
