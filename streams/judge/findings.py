@@ -152,6 +152,11 @@ class Findings:
             key = ("telemetry_fault", index[name], "clock")
             self._hold(t_s, key, "telemetry_fault", name, {"why": "timestamps late or ahead", "refused": refused}, ticks=1)
 
+    def contrary(self, t_s: float, node: int, name: str, requests: int, of: int) -> None:
+        """A node that says of many requests that their first token came after their end: units or clocks are mixed up."""
+        evidence = {"why": "ttft_s above e2e_s", "requests": requests, "of": of}
+        self._hold(t_s, ("telemetry_fault", node, "contrary"), "telemetry_fault", name, evidence, ticks=1)
+
     def close(self, t_s: float) -> list[Finding]:
         """Findings of this tick, sorted; conditions that did not hold lose their streak."""
         if not self.streak and not self.told:

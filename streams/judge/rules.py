@@ -55,7 +55,7 @@ class FailureWindow:
         self.sums = np.concatenate([self.sums, np.zeros((len(_KEPT), more), np.int64)], axis=1)
 
     def add(self, counts: Ints) -> None:
-        """The counts of one tick, (6, N)."""
+        """The counts of one tick, (7, N)."""
         new = counts[_KEPT, :]
         self.sums += new - self.ring[self.at]
         self.ring[self.at] = new

@@ -21,15 +21,19 @@ from schemas.policy import PoolPolicy
 from streams.judge.rows import Rows
 from streams.judge.scopes.covered import Covered
 
-__all__ = ["ASKED", "ERRORS", "FAILURES", "KV", "MAX_WAITING_ROWS", "PROBES_EXPLICIT", "TOTAL", "Slot", "Slots"]
+__all__ = ["ASKED", "CONTRARY", "ERRORS", "FAILURES", "KV", "MAX_WAITING_ROWS", "PROBES_EXPLICIT", "TOTAL", "Slot", "Slots"]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-ASKED, TOTAL, ERRORS, FAILURES, KV, PROBES_EXPLICIT = range(6)
+ASKED, TOTAL, ERRORS, FAILURES, KV, PROBES_EXPLICIT, CONTRARY = range(7)
 """Rows of `Slot.counts`: requests of any outcome; those that say something about the node (good, or against it); outcomes
-against it; failures (those, or beyond a contractual SLO); foreign KV slots; requests marked as probes."""
-_N_COUNTS = 6
+against it; failures (those, or beyond a contractual SLO); foreign KV slots; requests marked as probes; requests whose first token
+came after their end."""
+_N_COUNTS = 7
+_TTFT, _E2E = LATENCY_SLIS.index("ttft_s"), LATENCY_SLIS.index("e2e_s")
+_ROUNDING = np.float32(1.01), np.float32(0.01)
+"""A first token may seem later than the end by 1 % and 10 ms: the two are often rounded, or measured in different places."""
 
 MAX_WAITING_ROWS = 50_000
 _LONG_RUN = 100  # rows of one tick one after the other, on average, that are worth a slice
@@ -48,7 +52,7 @@ class Slot:
 
     Attributes:
         waiting: Rows not folded yet.
-        counts: int64 (6, N), see the constants of this module.
+        counts: int64 (7, N), see the constants of this module.
         asked_ns, served_ns: Last request, last good answer of each node, (N,); the least int64 for none.
         slo_total, slo_bad: Requests of the pool that count for each SLO, and the bad ones, (S,).
         raw: Answers of watched nodes, as columns `_RAW`.
@@ -196,7 +200,9 @@ class Slots:
         slot.counts[ASKED] += np.bincount(node, minlength=n)
         all_ok = bool(ok.all())
         slot.counts[TOTAL] += np.bincount(node if all_ok else node[counted], minlength=n)
-        for row, mask in ((ERRORS, against), (FAILURES, failed), (KV, rows.kv_mismatch), (PROBES_EXPLICIT, rows.probe == 1)):
+        contrary = rows.latency_s[_TTFT] > rows.latency_s[_E2E] * _ROUNDING[0] + _ROUNDING[1]  # False where one is unknown
+        for row, mask in ((ERRORS, against), (FAILURES, failed), (KV, rows.kv_mismatch), (PROBES_EXPLICIT, rows.probe == 1),
+                          (CONTRARY, contrary)):  # fmt: skip
             if mask.any():
                 slot.counts[row] += np.bincount(node[mask], minlength=n)
         np.maximum.at(slot.asked_ns, node, rows.ts_ns)

@@ -21,13 +21,14 @@ from streams.judge.results import TickOutput
 from streams.judge.rows import Rows
 from streams.judge.rules import Case, Rules
 from streams.judge.scopes.scopes import Scopes
-from streams.judge.slots import ASKED, ERRORS, FAILURES, KV, PROBES_EXPLICIT, TOTAL, Slot
+from streams.judge.slots import ASKED, CONTRARY, ERRORS, FAILURES, KV, PROBES_EXPLICIT, TOTAL, Slot
 from streams.judge.status import TickWindows, Voice, status_codes
 
 __all__ = ["Ticker"]
 
 _NEVER = np.iinfo(np.int64).min
 MIN_REFUSED = 20  # events a minute, and more than half of a node's, before its clock is called wrong
+CONTRARY_SHARE = 0.1  # of a node's requests, and 20 a minute, whose first token came after their end: what it says is wrong
 
 
 class Ticker:
@@ -66,6 +67,7 @@ class Ticker:
         self.few = np.empty(0, np.bool_)
         self.refused = np.empty(0, np.int64)
         self.accepted = np.empty(0, np.int64)
+        self.contrary = np.empty(0, np.int64)
 
     def grow(self, n: int) -> None:
         """Make room for `n` nodes."""
@@ -80,6 +82,7 @@ class Ticker:
         self.few = np.append(self.few, np.ones(more, np.bool_))
         self.refused = np.append(self.refused, np.zeros(more, np.int64))
         self.accepted = np.append(self.accepted, np.zeros(more, np.int64))
+        self.contrary = np.append(self.contrary, np.zeros(more, np.int64))
 
     def ingest(self, slot: int, rows: Rows) -> None:
         """Requests answered well, for the histograms of a tick."""
@@ -176,12 +179,17 @@ class Ticker:
         if self.slis and self.burn.add(t_s, slot.slo_total, slot.slo_bad):
             findings.burn(t_s, self.burn.rates(), self.slis)
         self.accepted += slot.counts[ASKED]
+        self.contrary += slot.counts[CONTRARY]
         if round(t_s * 1e9) // self.tick_ns % self.rules.window.length == 0:
             wrong = (self.refused >= MIN_REFUSED) & (self.refused > self.accepted)
             if wrong.any():
                 findings.clocks(t_s, {names[i]: int(self.refused[i]) for i in np.flatnonzero(wrong)}, self.registry.seats)
+            odd = (self.contrary >= MIN_REFUSED) & (self.contrary >= CONTRARY_SHARE * self.accepted)
+            for i in np.flatnonzero(odd).tolist():
+                findings.contrary(t_s, i, names[i], int(self.contrary[i]), int(self.accepted[i]))
             self.refused[:] = 0
             self.accepted[:] = 0
+            self.contrary[:] = 0
 
 
 def _seconds(ns: NDArray[np.int64]) -> NDArray[np.float64]:
