@@ -257,7 +257,7 @@ def test_after_a_deploy_the_new_normal_is_learnt_unless_users_are_hurt(judged: J
     deploy = DeployEvent(ts=kit.T0 + FAULT_AT, pool=kit.POOL, what="engine 1 -> 2")
     slower = [kit.Fault("slow", range(4), FAULT_AT, strength=2.5)]
     heard = judged(policy=kit.policy(ttft_s=8.0), seconds=1500.0, extra=[deploy], faults=slower)
-    assert {f.finding for f in heard.findings} == {"deploy_regression"}
+    assert {f.finding for f in heard.findings} == {"deploy_regression", "long_drift"}
     assert {v.status for v in heard.verdicts if v.sli == "tpot_s" and v.t == kit.T0 + 1205} == {"LEARNING"}
     assert {v.status for v in heard.verdicts if v.sli == "tpot_s" and v.t > kit.T0 + 1400} == {"OK"}
     hurt = judged(seconds=1500.0, extra=[deploy], faults=[kit.Fault("slow", range(4), FAULT_AT, strength=5.0)])
