@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check model mutants bench up down clean
+.PHONY: demo test check model mutants faults soak bench up down clean
 
 demo: $(VENV)/.demo
 	$(BIN)/slodrift demo
@@ -29,6 +29,15 @@ model: $(VENV)/.dev
 # Every guard of the decision path taken away in turn; some test must notice each.
 mutants: $(VENV)/.dev
 	$(BIN)/python tests/model/mutants.py
+
+# Faults injected for real into the whole path (docs/reliability.md); ARGS="--quick", a group, or a part of a name.
+faults: $(VENV)/.dev
+	$(BIN)/python -m bench.faults $(ARGS)
+
+# 200 kills under load, then ClickHouse row for row; and how soon 50 hosts know.
+soak: $(VENV)/.dev
+	$(BIN)/python -m bench.faults.kills --kills 200
+	$(BIN)/python -m bench.faults.visibility
 
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)

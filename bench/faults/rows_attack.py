@@ -106,7 +106,6 @@ def changed_head(site: Site, pool: str) -> Case:
     "head rolled back",
     "yesterday's genuine head and snapshot (OPEN) written over the newest",
     "refused by every host",
-    quick=True,
 )
 def rolled_back(site: Site, pool: str) -> Case:
     case, keys, old = Case.plain(site, pool), PoolKeys(FLEET, pool), list[Any]()
@@ -175,7 +174,6 @@ def _file(host: Host, pool: str) -> Any:
     "last-known-good file damaged",
     "cut, bit flipped, emptied; the host starts without Redis",
     "not believed; nothing open",
-    quick=True,
 )
 def damaged_file(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)

@@ -89,7 +89,6 @@ def killed(site: Site, pool: str) -> Case:
     "answers of ClickHouse lost",
     "30 answers swallowed with their connections",
     "retried with the same token, written once",
-    quick=True,
 )
 def answers_lost(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)

@@ -55,7 +55,7 @@ def _under_clock(site: Site, case: Case, jumps: list[tuple[float, int]]) -> Case
     return case
 
 
-@fault(GROUP, "wall clock forward", "+2 h under judge, framer and archive", "decisions as without", quick=False)
+@fault(GROUP, "wall clock forward", "+2 h under judge, framer and archive", "decisions as without")
 def forward(site: Site, pool: str) -> Case:
     return _under_clock(site, Case.plain(site, pool), [(3.0, 7200)])
 

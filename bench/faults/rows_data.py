@@ -35,6 +35,7 @@ def _opens(site: Site, case: Case, subjects: set[str] | None = None) -> int:
     "duplicates",
     "every event sent three times, the copies up to 8 s later",
     "decisions and rows as without",
+    quick=True,
     together=True,
 )
 def duplicates(site: Site, pool: str) -> Case:
@@ -57,6 +58,7 @@ def out_of_order(site: Site, pool: str) -> Case:
     "late events",
     "300 slow requests, one to two minutes late",
     "counted, in no window, decisions as without",
+    quick=True,
     together=True,
 )
 def late(site: Site, pool: str) -> Case:
@@ -127,6 +129,7 @@ def _rubbish(pool: str) -> list[bytes]:
     "corrupt events",
     "400: cut, wrong UTF-8, 20,000 levels deep, random bytes, gzip",
     "400 dead letters with their bytes",
+    quick=True,
     together=True,
 )
 def corrupt(site: Site, pool: str) -> Case:
@@ -176,6 +179,7 @@ def wrong_version(site: Site, pool: str) -> Case:
     "impossible numbers",
     "NaN, Infinity, 1e999, negative, 10^9 s, text, 120 events",
     "120 dead letters, decisions as without",
+    quick=True,
     together=True,
 )
 def impossible(site: Site, pool: str) -> Case:

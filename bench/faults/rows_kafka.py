@@ -78,7 +78,7 @@ def _proxy(site: Site) -> Any:
     return site.kafka_proxy
 
 
-@fault(MOCK, "broker away and back", "connections closed and refused for 5 s, twice", "nothing opens; lost 0", quick=True)
+@fault(MOCK, "broker away and back", "connections closed and refused for 5 s, twice", "nothing opens; lost 0")
 def away(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)
     down, up = site.stack.broker_down, site.stack.broker_up

@@ -51,7 +51,7 @@ def restarted(site: Site, pool: str) -> Case:
     return case
 
 
-@fault(GROUP, "FLUSHALL", "x3 while a breaker is open", "head again within 2 s; nothing opens, nothing closes early", quick=True)
+@fault(GROUP, "FLUSHALL", "x3 while a breaker is open", "head again within 2 s; nothing opens, nothing closes early")
 def flushed(site: Site, pool: str) -> Case:
     case, healed = Case.plain(site, pool), []
 
@@ -217,7 +217,6 @@ def slow(site: Site, pool: str) -> Case:
     "half-open connections to Redis",
     "nothing passes for 7 s, connections stay",
     "stale after 5 s and said so; no request waits",
-    quick=True,
 )
 def half_open(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)

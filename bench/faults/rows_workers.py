@@ -102,7 +102,7 @@ def archive_killed(site: Site, pool: str) -> Case:
     return case
 
 
-@fault(GROUP, "framer killed", "SIGKILL x5 in 8 s", "decisions as without", quick=True)
+@fault(GROUP, "framer killed", "SIGKILL x5 in 8 s", "decisions as without")
 def framer_killed(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)
     play(site, [case], 10.0, [(at, lambda: _kill(site, "framer")) for at in (1.0, 3.0, 5.2, 7.1, 9.3)])
@@ -156,7 +156,7 @@ main()
 """
 
 
-@fault(GROUP, "poison frames", "3 frames at which the judge raises", "3 dead letters, the partition goes on", quick=True)
+@fault(GROUP, "poison frames", "3 frames at which the judge raises", "3 dead letters, the partition goes on")
 def poison(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)
     case.without = b"venom-"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -73,6 +74,7 @@ def _one(site: Site, fault: Fault) -> Result:
         result = _result(fault, case, None, time.monotonic() - began)
     except (Failed, SlodriftError, AssertionError, OSError) as exc:
         result = _result(fault, case, exc, time.monotonic() - began)
+        print(site.said(), file=sys.stderr)
         site.heal()
     _say(result)
     return result
@@ -92,6 +94,7 @@ def _together(site: Site, faults: Sequence[Fault]) -> list[Result]:
             result = _result(fault, case, None, time.monotonic() - began)
         except (Failed, SlodriftError, AssertionError, OSError) as exc:
             result = _result(fault, case, exc, time.monotonic() - began)
+            print(site.said(), file=sys.stderr)
         began = time.monotonic()
         _say(result)
         results.append(result)
