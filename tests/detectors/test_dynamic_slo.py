@@ -25,3 +25,11 @@ def test_threshold_is_recalibrated_every_third_period_unless_in_alarm():
 
 def test_root_cause_after_five_minutes():
     assert dynamic_slo.wants_root_cause(np.array([0.0, 299.0, 300.0]), 300.0).tolist() == [False, False, True]
+
+
+def test_a_mix_that_makes_requests_shorter_loosens_nothing():
+    mix, usual = np.array([0.1, 0.1, 0.1, np.nan]), np.array([1.0, 1.0, np.nan, 1.0])
+    signed = dynamic_slo.signed_mix_nats(mix, np.array([1.5, 0.5, 1.5, 1.5]), usual)
+    assert signed == pytest.approx([0.1, -0.1, 0.0, 0.0])
+    loosened = dynamic_slo.repaired_slo_s(np.full(4, 2.0), signed, 10.0, tightening=np.zeros(4, bool))
+    assert loosened == pytest.approx([2.5, 2.0, 2.0, 2.0])

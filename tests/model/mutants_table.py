@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import mutants_detection
 import mutants_host
 import mutants_judge
 from mutant import Mutant
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS: tuple[Mutant, ...] = mutants_host.MUTANTS + mutants_judge.MUTANTS
+MUTANTS: tuple[Mutant, ...] = mutants_host.MUTANTS + mutants_judge.MUTANTS + mutants_detection.MUTANTS
