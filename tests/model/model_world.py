@@ -179,7 +179,7 @@ class World:
         refused = self.active.sink.refused.get("OVER_CAP", 0)
         self._five_seconds()
         if self.active.sink.refused.get("OVER_CAP", 0) > refused:
-            # Opened while Redis was away or behind, and the cap shrank since: it may not add them, and goes by age until it is empty.
+            # Opened while Redis was away or behind, and the cap shrank since: they may not be added, hosts go by age.
             away = [d for d in self.obeyed().values() if d.state in ("OPEN", "HALF_OPEN") and not d.latched]
             assert len(away) > allowed_open(self.log.ticks[-1].n, 20, None), "I3: the cap kept an honest state from the hosts"
             self.server.lose_all(functions=False)
