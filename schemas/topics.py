@@ -6,6 +6,7 @@ import zlib
 from dataclasses import dataclass, field
 
 __all__ = [
+    "ANCHORS",
     "DEADLETTER",
     "DECISIONS",
     "FINDINGS",
@@ -50,8 +51,10 @@ FINDINGS = Topic("slodrift.findings", config=_WEEK)
 DECISIONS = Topic("slodrift.decisions", config={"retention.ms": str(30 * _DAY_MS)})
 SNAPSHOTS = Topic("slodrift.snapshots", config={"cleanup.policy": "compact", "max.message.bytes": "8388608"})
 DEADLETTER = Topic("slodrift.deadletter", by_pool=False, config={"retention.ms": str(14 * _DAY_MS)})
+ANCHORS = Topic("slodrift.anchors", by_pool=False, config={"retention.ms": "-1"})
+"""Copies of the audit's signed anchors, a few bytes a minute; give its writer a principal of its own."""
 
-TOPICS: tuple[Topic, ...] = (FRAMES, *TELEMETRY, WINDOWS, FINDINGS, DECISIONS, SNAPSHOTS, DEADLETTER)
+TOPICS: tuple[Topic, ...] = (FRAMES, *TELEMETRY, WINDOWS, FINDINGS, DECISIONS, SNAPSHOTS, DEADLETTER, ANCHORS)
 
 
 def partition_of(pool: str, n_partitions: int) -> int:
