@@ -45,6 +45,8 @@ _RANKS = 512
 _PRIOR_SD = 0.25
 _PRIOR_WEIGHT = 5.0
 _EMPIRICAL_N = 1000
+_WITHIN_N = 5000
+"""Samples from which on both ends of the interval lie within the sample, so that no tail need be fitted."""
 _SHARE = 0.1
 _FEWEST = 10
 _LEAST_N = 100
@@ -125,7 +127,12 @@ def p999(counts: NDArray[Any]) -> NDArray[np.float64]:
     if len(n) == 0:
         return out
     largest = histogram.bucket_at(counts, octaves, n)
-    result = _extrapolated(counts, octaves, n, largest)
+    fit = n < _WITHIN_N
+    if fit.all():
+        result = _extrapolated(counts, octaves, n, largest)
+    else:
+        result = np.full((len(n), 4), np.nan)
+        result[fit] = _extrapolated(counts[fit], octaves[fit], n[fit], largest[fit])
     many = n >= _EMPIRICAL_N
     if many.any():
         result[many] = _empirical(counts[many], octaves[many], n[many], result[many, 2])
@@ -153,6 +160,8 @@ def _empirical(
 def _extrapolated(
     counts: NDArray[Any], octaves: NDArray[np.int64], n: NDArray[np.int64], largest: NDArray[np.intp]
 ) -> NDArray[np.float64]:
+    if len(n) == 0:
+        return np.empty((0, 4))
     start = histogram.bucket_at(counts, octaves, n - np.maximum(np.ceil(_SHARE * n), _FEWEST).astype(np.int64) + 1)
     threshold = np.log(np.maximum(histogram.EDGES_S[start], histogram.LOWEST_S / 2))
     cells = np.minimum(start[:, None] + np.arange(int((largest - start).max()) + 1), histogram.BUCKETS)
