@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from slodrift_client.answers import Decision, PoolStatus, Status
-from slodrift_client.contract import Entry, State, Version
+from slodrift_client.contract import Entry, State
 from slodrift_client.probes import Lease, ProbeSlots, chosen
 from slodrift_client.refusals import Refusals
 from slodrift_client.signature import HeadKeys

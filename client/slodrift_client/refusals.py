@@ -2,8 +2,8 @@
 
 In the last `WINDOW_S` at most a share of the requests is refused, whatever sessions, classes and pool are open and however many
 of them; the share of the nodes that are away is taken off it before. Where open breakers would refuse more, the newest opens are
-ignored here: those whose refusals, with those of all older ones, would pass the bound. Operators' orders are not automation. Counting begins when something
-but a node is blocked, so the usual path costs nothing.
+ignored here: those whose refusals, with those of all older ones, would pass the bound. Operators' orders are not automation.
+Counting begins when something but a node is blocked, so the usual path costs nothing.
 """
 
 from __future__ import annotations

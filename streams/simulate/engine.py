@@ -47,6 +47,8 @@ class Job:
     cached_tokens: int = 0
     overhead_s: float = 0.0
     adapter: str | None = None
+    tenant: str = ""
+    session: str = ""
     probe: bool = False
     outcome: str = "ok"
     stretch: float = 1.0

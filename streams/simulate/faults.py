@@ -48,6 +48,9 @@ class FaultKind:
         xid: NVIDIA XID on a GPU event at the start.
         thermal: GPUs throttle: the clock falls by the strength.
         pcie: The PCIe link is busy with something else.
+        adapter: Only requests with this adapter suffer (`*`: with any); their latencies are multiplied by the strength.
+        tenant: All requests of this tenant fail.
+        session: One session sends a share `strength` of the requests, and all of them fail.
     """
 
     about: str
@@ -66,6 +69,9 @@ class FaultKind:
     xid: int | None = None
     thermal: bool = False
     pcie: bool = False
+    adapter: str | None = None
+    tenant: str | None = None
+    session: bool = False
 
 
 FAULTS: dict[str, FaultKind] = {
@@ -87,6 +93,12 @@ FAULTS: dict[str, FaultKind] = {
     "kv_pressure": FaultKind("the KV cache shrinks by the strength, requests queue", 8.0, kv=True),
     "surge": FaultKind("arrivals grow by the strength (use node *)", 2.0, rate=True),
     "mix_shift": FaultKind("prompts get longer by the strength (use node *)", 4.0, prompt=True),
+    "slow_adapter": FaultKind(
+        "requests with the adapter lora-a take longer by the strength (use node *)", 12.0, adapter="lora-a"
+    ),
+    "adapter_switch": FaultKind("requests with any adapter take longer by the strength (use node *)", 12.0, adapter="*"),
+    "tenant_errors": FaultKind("all requests of the tenant t-1 fail (use node *)", tenant="t-1"),
+    "poison_session": FaultKind("one session sends a share of the requests, all of them fail (use node *)", 0.05, session=True),
     "deploy_regression": FaultKind("a deploy makes every node slower (use node *)", 1.6, step=_constant, deploy=True),
 }
 

@@ -27,6 +27,7 @@ __all__ = ["Fleet", "FleetSpec"]
 
 _FAST_FAILURE_S = 0.004  # a refused or malformed request is answered at once
 _SLOWEST = 100.0  # a hung node's front end still answers
+_POISON = "s-poison"
 _GPU_EVERY = 5  # node samples between two GPU samples
 
 
@@ -157,10 +158,12 @@ class Fleet:
         self._arrival_s = now_s + self._next.gap_s / self._pool_factor("rate")
         uniform = self._request_rng.random(4)  # the same number of draws for every request, whatever happens to it
         prompt = max(1, round(arrival.prompt_tokens * self._pool_factor("prompt")))
+        number = next(self._number)
         job = Job(
-            next(self._number), now_s, prompt, arrival.output_tokens,
+            number, now_s, prompt, arrival.output_tokens,
             cached_tokens=prompt // 2 if uniform[0] < self.spec.cache_hit_ratio else 0,
             adapter=self.spec.adapters[int(uniform[1] * len(self.spec.adapters))],
+            tenant=f"t-{number % 5}", session=f"s-{number % 997}",
         )  # fmt: skip
         index, job.probe = self.router.choose(self.engines)
         engine = self.engines[index]
@@ -177,6 +180,12 @@ class Fleet:
                 job.outcome = kind.outcome
             if kind.tail_ratio and uniform[3] < kind.tail_ratio:
                 job.stretch = fault.strength
+            if kind.adapter is not None and job.adapter is not None and kind.adapter in ("*", job.adapter):
+                job.stretch = fault.strength
+            if kind.session and uniform[2] < fault.strength:
+                job.session, job.outcome = _POISON, "server_error"
+            if kind.tenant is not None and kind.tenant == job.tenant:
+                job.outcome = "server_error"
         if job.outcome in ("client_error", "server_error"):
             self._refuse(engine, job, job.outcome)
             return
@@ -293,7 +302,7 @@ class Fleet:
     ) -> None:  # fmt: skip
         event = RequestEvent(
             ts=self._ts(at_s), pool=self.spec.pool, node=node, outcome=outcome, request_id=f"r{job.number}",
-            tenant=f"t-{job.number % 5}", session=f"s-{job.number % 997}", adapter=job.adapter,
+            tenant=job.tenant, session=job.session, adapter=job.adapter,
             prompt_tokens=job.prompt_tokens, output_tokens=output_tokens, cached_tokens=job.cached_tokens,
             queue_s=_rounded(queue_s), ttft_s=_rounded(ttft_s), tpot_s=_rounded(tpot_s), e2e_s=_rounded(e2e_s),
             batch_size=job.batch_size or None, probe=None if self.router.gate is None else job.probe,

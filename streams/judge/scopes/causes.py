@@ -1,7 +1,7 @@
 """What request classes at fault have in common: root causes that follow from their counts.
 
 `lora_switch`: adapters cost too much to switch. It is not one adapter that is slow: most of those that are used are, requests
-without one on the same nodes are well, and successive requests of a node mostly ask for another adapter than the one before.
+without one on the same nodes are well, and successive requests of a node often ask for another adapter than the one before.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from streams.judge.scopes.window import ALL, FAILED, TOTAL, ClassWindow
 __all__ = ["lora_switch"]
 
 _MOST = 0.5
+_LEAST_SWITCHES = 0.4  # two adapters that take turns by chance switch in half the cases
 
 
 def lora_switch(case: ClassCase, window: ClassWindow, policy: PoolPolicy) -> dict[str, float | int | None] | None:
@@ -36,7 +37,7 @@ def lora_switch(case: ClassCase, window: ClassWindow, policy: PoolPolicy) -> dic
     of_node = by_node.sum(axis=0)
     repeats = np.square(by_node).sum(axis=0)[of_node > 0] / of_node[of_node > 0]  # of requests that find their own adapter
     switches = 1.0 - float(repeats.sum()) / max(float(of_node.sum()), 1.0)
-    if switches < _MOST:
+    if switches < _LEAST_SWITCHES:
         return None
     shift = case.shift[ADAPTERS][at_fault]
     slowdown = digits(math.exp(min(float(np.nanmedian(shift)), 20.0))) if np.isfinite(shift).any() else None

@@ -88,8 +88,11 @@ class Scopes:
         classes = self.classes.judge(hold, self._away("request"))
         self._case = classes, self.sessions.judge(case.total, node_errors, hold, buckets)
         explained = np.zeros(len(case.total), np.bool_)
-        if classes.suspect.any() or self._away("request"):
-            explained = self._explained(classes, len(explained))
+        sessions = self._case[1]
+        if sessions is not None:
+            buckets |= sessions.suspect
+        if classes.suspect.any() or self._away("request") or buckets.any():
+            explained = self._explained(classes, buckets, len(explained))
         return explained
 
     def act(self, t_s: float, case: Case, tick: BankTick, eligible: Bools, n_known: int, explained: Bools, cause: str | None,
@@ -266,19 +269,22 @@ class Scopes:
             evidence["slowdown"] = digits(float(np.exp(min(case.shift[i], 20.0))))
         return Wanted(subject, float(case.share[i]), reason, evidence)
 
-    def _explained(self, case: ClassCase, n: int) -> Bools:
-        """Nodes that do well once the requests of classes at fault are left out, (n,)."""
+    def _explained(self, case: ClassCase, buckets: Bools, n: int) -> Bools:
+        """Nodes that do well once the requests of classes, or of session buckets, at fault are left out, (n,)."""
         sums, rules = self.classes.window.sums, self.policy.breaker
         blamed = case.suspect.copy()
         for subject, i in self.classes.index().items():
             blamed[i] |= self.breakers["request"].away(subject)
         out = np.zeros(sums.shape[2], np.bool_)
-        for kind in KINDS:
-            chosen = np.flatnonzero(blamed[kind]) + kind.start
-            total = sums[TOTAL, ALL] - sums[TOTAL, chosen].sum(axis=0)
-            failed = sums[FAILED, ALL] - sums[FAILED, chosen].sum(axis=0)
-            theirs = sums[FAILED, chosen].sum(axis=0) > failed
-            out |= theirs & ((failed <= rules.min_failures) | (failed < rules.min_failure_ratio * total))
+        theirs = [sums[FAILED, np.flatnonzero(blamed[kind]) + kind.start].sum(axis=0) for kind in KINDS]
+        if buckets.any():
+            bucket, node, count = self.sessions.window.errors()
+            mine = buckets[bucket]
+            theirs.append(np.bincount(node[mine] % MAX_GROUPS, count[mine], minlength=len(out)).astype(np.int64)[: len(out)])
+        for blamed_failures in theirs:
+            failed = sums[FAILED, ALL] - blamed_failures
+            well = (failed <= rules.min_failures) | (failed < rules.min_failure_ratio * sums[TOTAL, ALL])
+            out |= (blamed_failures > failed) & well
         return np.asarray(out[np.arange(n) % MAX_GROUPS])
 
     def dump(self) -> dict[str, Any]:
