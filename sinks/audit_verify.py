@@ -2,8 +2,9 @@
 
 Everything is recomputed from the decisions; stored hashes only help to say what happened. Per pool, the history that the newest
 anchors vouch for is followed back to its beginning, and what does not fit is named: changed, removed, inserted, reordered,
-truncated (anchored decisions are missing at the end), forked (another history than the anchored one, or two of them). What comes
-after the last anchor is only as good as the file: keep copies of anchors elsewhere and give them as `anchors`.
+truncated (anchored decisions are missing at the end), forked (two histories), anchor_mismatch (one whole chain, but not the one
+that an anchor vouches for). What comes after the last anchor is only as good as the file: keep copies of anchors elsewhere and
+give them as `anchors`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from schemas.signing import Keyring
 __all__ = ["Fault", "FaultKind", "PoolAudit", "Verified", "verify_lines"]
 
 FaultKind = Literal[
-    "changed", "removed", "inserted", "reordered", "truncated", "forked", "bad_anchor", "unanchored", "unreadable"
+    "changed", "removed", "inserted", "reordered", "truncated", "forked", "anchor_mismatch", "bad_anchor", "unanchored",
+    "unreadable",
 ]  # fmt: skip
 
 
@@ -211,7 +213,7 @@ class _Pool:
                 and not names & {self.true[self.spine[n]], self.entries[self.spine[n]].hash}
                 and n not in self.changed
             ):
-                self._fault("forked", n, "an anchor says that another history was recorded")
+                self._fault("anchor_mismatch", n, "an anchor says that another history was recorded")
 
     def _order(self) -> None:
         places = sorted(self.spine.items())

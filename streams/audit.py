@@ -11,33 +11,33 @@ import structlog
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from schemas.audit import AuditEntry, pool_of
-from schemas.errors import SourceError
-from schemas.topics import DECISIONS
+from schemas.errors import SinkError, SourceError
+from schemas.topics import ANCHORS, DECISIONS
 from sinks.audit_file import AuditFile
 from sinks.audit_verify import Fault
-from streams.kafka import Partitions, client_config, wait_for_kafka
+from streams.kafka import Deliveries, Partitions, client_config, make_producer, wait_for_kafka
 from streams.settings import Settings
 from streams.worker.decision_log import read_partition
 
-__all__ = ["compare_with_log", "follow_once", "log_bounds"]
+__all__ = ["compare_with_log", "follow_once", "log_bounds", "read_anchors", "send_anchors"]
 
 log = structlog.get_logger(__name__)
 
 _BATCH = 1000
 
 
-def log_bounds(settings: Settings) -> dict[int, tuple[int, int]]:
-    """First offset kept and offset behind the last, of each partition of the decision log.
+def log_bounds(settings: Settings, topic: str = DECISIONS.name) -> dict[int, tuple[int, int]]:
+    """First offset kept and offset behind the last, of each partition of the decision log or another topic.
 
     Raises:
         SourceError: Kafka does not answer, or has no such topic.
     """
-    count = Partitions(wait_for_kafka(settings, topics=[DECISIONS.name]), [DECISIONS.name]).count(DECISIONS.name)
+    count = Partitions(wait_for_kafka(settings, topics=[topic]), [topic]).count(topic)
     consumer = Consumer({**client_config(settings), "group.id": "slodrift-reader", "enable.auto.commit": False})
     try:
-        return {p: consumer.get_watermark_offsets(TopicPartition(DECISIONS.name, p), timeout=10.0) for p in range(count)}
+        return {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10.0) for p in range(count)}
     except KafkaException as exc:
-        raise SourceError(f"{DECISIONS.name}: {exc.args[0].str()}") from None
+        raise SourceError(f"{topic}: {exc.args[0].str()}") from None
     finally:
         consumer.close()
 
@@ -64,6 +64,32 @@ def follow_once(settings: Settings, file: AuditFile, stop: Callable[[], bool] = 
                     return added
         added += file.append(partition, batch)
     return added
+
+
+def send_anchors(settings: Settings, lines: Iterable[bytes], deadline_s: float = 30.0) -> None:
+    """Append signed anchors to their topic and wait for it.
+
+    Raises:
+        SinkError: Kafka does not take them; try again with the same, a copy that is there twice does no harm.
+    """
+    producer, deliveries = make_producer(settings), Deliveries()
+    for line in lines:
+        producer.produce(ANCHORS.name, line, on_delivery=deliveries)
+    left = producer.flush(deadline_s)
+    if left or deliveries.failed:
+        raise SinkError(f"Kafka does not take anchors: {deliveries.last_error or 'the broker does not answer'}")
+
+
+def read_anchors(settings: Settings) -> list[bytes]:
+    """All copies of anchors in their topic; whether they are genuine is the verifier's question.
+
+    Raises:
+        SourceError: Kafka does not answer, or has no such topic.
+    """
+    lines = []
+    for partition, (low, high) in sorted(log_bounds(settings, ANCHORS.name).items()):
+        lines += [m.value() or b"" for m in read_partition(client_config(settings), ANCHORS.name, partition, low, high)]
+    return lines
 
 
 def compare_with_log(settings: Settings, entries: Iterable[AuditEntry]) -> tuple[list[Fault], int]:

@@ -15,6 +15,7 @@ from schemas.results import Decision, encode_line
 from schemas.signing import load_keyring, load_signer
 from schemas.topics import DECISIONS, partition_of
 from sinks.audit_file import AuditFile
+from sinks.migrate import migrate
 from streams.cli import main
 from streams.embedded import EmbeddedStack
 from streams.kafka import client_config
@@ -106,6 +107,37 @@ def test_follow_resume_verify_and_tamper(site: Site, capsys: pytest.CaptureFixtu
     assert said.count("changed: ") == 2  # by the chain, and by the log
     assert site.follow() == 3  # nothing is added to it
     assert site.file.read_bytes() == b"".join(forged)
+
+
+def test_copies_in_kafka_and_clickhouse_reveal_a_cut_end(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dsn = f"chdb://{tmp_path / 'chdb'}"
+    migrate(dsn)
+    monkeypatch.setenv("SLODRIFT_CLICKHOUSE_DSN", dsn)
+    for n in (9, 12):
+        site.decide(n)
+        assert site.run("follow", "--key", str(site.key), "--once", "--to-kafka", "--to-clickhouse") == 0
+    for source in ("--from-kafka", "--from-clickhouse"):
+        assert site.run("verify", source) == 0
+    lines = site.file.read_bytes().splitlines(keepends=True)
+    second = [i for i, line in enumerate(lines) if b"audit_anchor" in line][2]
+    site.file.write_bytes(b"".join(lines[: second + 1]))  # the first run alone, an honest file
+    capsys.readouterr()
+    assert site.run("verify") == 0
+    for source in ("--from-kafka", "--from-clickhouse"):
+        assert site.run("verify", source) == 1
+        assert capsys.readouterr().out.count("truncated: ") == 3
+
+
+def test_place_that_is_away_is_named_and_the_file_goes_on(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLODRIFT_CLICKHOUSE_DSN", f"chdb://{tmp_path / 'chdb'}")  # nobody has made the table
+    site.decide(3)
+    assert site.run("follow", "--key", str(site.key), "--once", "--to-clickhouse", "--to-kafka") == 3
+    assert "3 to ClickHouse" in capsys.readouterr().err
+    assert site.run("verify", "--from-kafka") == 0
 
 
 def test_an_entry_that_the_log_never_had(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
