@@ -22,6 +22,7 @@ __all__ = ["BUCKETS", "EDGES_S", "HIGHEST_S", "LOWEST_S", "MAX_ERROR_RATIO", "VA
 _SUB_BITS = 5
 _OCTAVES = 29
 _CHUNK = 1024
+_ADD_CHUNK = 65_536  # values whose indices stay in the cache
 _SHIFT = 23 - _SUB_BITS
 
 LOWEST_S = 2.0**-17
@@ -85,11 +86,13 @@ def add(counts: NDArray[Any], series: NDArray[Any], values_s: NDArray[np.float32
     """
     if not counts.flags.c_contiguous:
         raise ValueError("counts must be C-contiguous: flattened it would be a copy, and nothing would be counted")
-    flat = counts.reshape(-1)
-    index = series.astype(np.intp)
-    index *= BUCKETS
-    index += bucket_of(values_s)
-    np.add.at(flat, index, counts.dtype.type(1))
+    flat, one = counts.reshape(-1), counts.dtype.type(1)
+    for start in range(0, len(series), _ADD_CHUNK):
+        part = slice(start, start + _ADD_CHUNK)
+        index = series[part].astype(np.intp)
+        index *= BUCKETS
+        index += bucket_of(values_s[part])
+        np.add.at(flat, index, one)
 
 
 def add_busy(counts: NDArray[np.uint16], values_s: NDArray[np.float32]) -> None:

@@ -86,6 +86,9 @@ class Health(_Section):
     """A node with requests running and no token generated this long is STALLED."""
     fatal_xids: tuple[int, ...] = (48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120)
     """NVIDIA XIDs after which a GPU cannot be trusted (double-bit ECC, fallen off the bus, NVLink, GSP, ...)."""
+    immediate: bool = False
+    """A fatal XID and a stall open when their event arrives, not when its tick closes. Caps hold for them as always; only the
+    freeze for correlated failures is then as old as the last tick."""
 
 
 class Breaker(_Section):

@@ -20,7 +20,7 @@ from schemas.scopes import scope_of
 from schemas.telemetry import OverrideEvent
 from streams.judge.inherit import is_news, record_of, with_open
 from streams.judge.overrides import CAUSES, Overrides, operator_evidence
-from streams.judge.reasons import evidence_of, reason_of, tx_of
+from streams.judge.reasons import evidence_of, reason_of, tx_of, urgent_reason
 from streams.judge.rules import Case
 from streams.judge.slots import KV, Slot
 
@@ -171,6 +171,23 @@ class Breakers:
                 reason += f"; open for the {n}th time in {window_s:g} s, kept open for {self.policy.breaker.latch_s:g} s"
             evidence = {"cause": "trip", **evidence_of(case, tick, node, self.policy), "nodes": n_eligible}
             self._commit(t_s, node, record, reason, evidence, acted)
+
+    def open_now(self, t_s: float, node: int, name: str, n_eligible: int, evidence: dict[str, Any]) -> Decision | None:
+        """Open a node for a hard fault at the time of its event; None when it may not open now, which the tick will tell."""
+        record = self.records.get(node) or BreakerRecord(subject=name)
+        if self.away[node] or not breaker.may_trip(record, t_s, self.policy.breaker):
+            return None
+        if caps.may_open(self.caps, t_s, n_eligible, int(self.away.sum()), self.policy.caps):
+            return None
+        record = breaker.move(record, "trip", t_s, self.policy.breaker, grace_s=self.grace_s)
+        self.caps = caps.after_open(self.caps, t_s, self.policy.caps.velocity_window_s)
+        # Its identity is the event's: what else was known when it came does not matter.
+        tx = tx_of(self.pool, "node", name, record.state, t_s, self.policy_version, evidence)
+        acted = Acted()
+        self._commit(
+            t_s, node, record, urgent_reason(name, evidence), {"cause": "trip", **evidence, "nodes": n_eligible}, acted, tx
+        )
+        return acted.decisions[0]
 
     def _commit(
         self, t_s: float, node: int, record: BreakerRecord, reason: str, evidence: dict[str, Any], acted: Acted, tx: str = ""

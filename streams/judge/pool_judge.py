@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from schemas.batch import RequestBatch
 from schemas.policy import PoolPolicy
 from schemas.results import Decision
-from schemas.telemetry import DeployEvent, OverrideEvent, StateEvent, to_ns
+from schemas.telemetry import DeployEvent, GpuEvent, NodeEvent, OverrideEvent, StateEvent, to_ns
 from streams.judge.clock import Taken, VoteClock
 from streams.judge.events import EventSlots
 from streams.judge.refused import MAX_KEPT, Refused, rows_as_json
@@ -26,6 +26,7 @@ from streams.judge.rows import Rows, adapter_keys
 from streams.judge.slots import MAX_WAITING_ROWS, Slots
 from streams.judge.snapshot import dump_judge, load_judge
 from streams.judge.ticker import Ticker
+from streams.judge.urgent import Urgent
 
 __all__ = ["PoolJudge"]
 
@@ -60,6 +61,7 @@ class PoolJudge:
         self.silence_ns = round(policy.health.stale_after_s * 1e9) + lateness_ns
         self.row_clock = VoteClock(self.tick_ns, lateness_ns, self.silence_ns)
         self.event_clock = VoteClock(self.tick_ns, lateness_ns, self.silence_ns)
+        self.urgent = Urgent(policy.health) if policy.health.immediate else None
         self.next_slot: int | None = None
         self.quiet = 0
         self.waiting: list[Rows] = []
@@ -88,6 +90,8 @@ class PoolJudge:
     def event(self, event: StateEvent) -> None:
         """One state event."""
         self._staged.append(event)
+        if self.urgent is not None and isinstance(event, GpuEvent | NodeEvent):
+            self._urgent(self.urgent, event)
 
     def advance(self) -> list[TickOutput]:
         """Close every tick that the clock has passed by the lateness."""
@@ -140,6 +144,33 @@ class PoolJudge:
             ValueError: If the bytes are no snapshot, or were made with ticks of another length.
         """
         return load_judge(raw, lambda pool: cls(pool, policy, policy_version=policy_version, epoch=epoch, generation=generation))
+
+    def _urgent(self, urgent: Urgent, event: GpuEvent | NodeEvent) -> None:
+        """Decide at once on a hard fault that `event` proves, in the state after everything before it."""
+        ts_ns, number = to_ns(event.ts), self.registry.number(event.node)
+        evidence = None if number == UNKNOWN else urgent.look(number, ts_ns, event, self._served_ns)
+        if evidence is None:
+            return
+        self._absorb()
+        now_ns, slot = self.row_clock.now_ns, ts_ns // self.tick_ns
+        seat = self.registry.seats.get(event.node)
+        if seat is None or now_ns is None or self.next_slot is None or slot < self.next_slot:
+            return  # late, or too early to know the node
+        if ts_ns > now_ns + self.silence_ns:
+            return  # a clock that is fast: its tick decides, should it ever come
+        decision = self.ticker.open_now(ts_ns / 1e9, seat, evidence)
+        if decision is not None:
+            # Handed out in the order in which it was decided: behind the last closed tick.
+            t_s = self.next_slot * self.tick_ns / 1e9
+            self._out.append(TickOutput(t_s, self.pool, decisions=[decision], n_eligible=self.ticker.n_eligible))
+
+    def _served_ns(self, number: int) -> int:
+        """Last good answer of a node that has arrived, Unix ns."""
+        self._absorb()
+        seat = int(self.registry.seat[number])
+        closed_s = self.ticker.health.progress_s[seat] if seat >= 0 else np.nan
+        last = 0 if np.isnan(closed_s) else round(closed_s * 1e9)
+        return max(last, self.slots.served_ns(number, seat))
 
     def _absorb(self) -> None:
         batches, self._batches = self._batches, []

@@ -14,7 +14,7 @@ from schemas.batch import LATENCY_SLIS
 from schemas.policy import PoolPolicy
 from streams.judge.rules import Case
 
-__all__ = ["digits", "evidence_of", "reason_of", "tx_of"]
+__all__ = ["digits", "evidence_of", "reason_of", "tx_of", "urgent_reason"]
 
 
 def digits(value: float) -> float | None:
@@ -77,6 +77,13 @@ def reason_of(case: Case, tick: BankTick, node: int, name: str, policy: PoolPoli
     why = " and ".join(parts) or "evidence holds"
     counts = f"{case.failures[node]} of {case.total[node]} requests"
     return f"{name}: {why}; {counts} failed or missed their SLO in {policy.breaker.failure_window_s:g} s"
+
+
+def urgent_reason(name: str, evidence: dict[str, Any]) -> str:
+    """One sentence for a hard fault that was decided when its event came."""
+    if "xid" in evidence:
+        return f"{name} reported XID {evidence['xid']} on {evidence['gpu']}, which is fatal"
+    return f"{name} has {evidence['running']} requests running and generated no token for {evidence['silent_s']:g} s"
 
 
 def tx_of(

@@ -156,6 +156,17 @@ class Slots:
         slot = self.open.get(number)
         return [] if slot is None or not slot.waiting else np.unique(np.concatenate([r.node for r in slot.waiting])).tolist()
 
+    def served_ns(self, number: int, seat: int) -> int:
+        """Last good answer of a node (its number, and its seat or -1) in the open ticks, Unix ns; 0 for none."""
+        last = 0
+        for slot in self.open.values():
+            if 0 <= seat < len(slot.served_ns):
+                last = max(last, int(slot.served_ns[seat]))
+            for rows in slot.waiting:
+                mine = rows.ts_ns[(rows.node == number) & (rows.outcome == _OK)]
+                last = max(last, int(mine.max(initial=0)))
+        return last
+
     def close(self, number: int, seat: Ints, watched: Bools) -> Slot:
         """The folded tick `number`, which is open no more; empty when nothing came.
 

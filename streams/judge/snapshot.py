@@ -54,6 +54,8 @@ def dump_judge(judge: PoolJudge) -> bytes:
         "deploys": ticker.deploys.dump(),
         "rules": ticker.rules.dump(),
         "breakers": ticker.breakers.dump(),
+        "urgent": None if judge.urgent is None else judge.urgent.dump(),
+        "eligible": ticker.eligible.tobytes(),
         "scopes": ticker.scopes.dump(),
         "findings": ticker.findings.dump(),
         "extra": None if ticker.extra is None else ticker.extra.dump(),
@@ -102,6 +104,9 @@ def load_judge(raw: bytes, make: Callable[[str], PoolJudge]) -> PoolJudge:
     else:
         ticker.rules.grow(n)
     ticker.breakers.load(state["breakers"])
+    if judge.urgent is not None:
+        judge.urgent.load(state.get("urgent"))
+    ticker.eligible = np.frombuffer(state.get("eligible", b""), np.bool_).copy()
     ticker.scopes.load(state["scopes"], with_windows=state["window"] == ticker.rules.window.length)
     ticker.findings.load(state["findings"])
     if ticker.extra is not None:

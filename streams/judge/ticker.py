@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +13,7 @@ from detectors.error_rate import ErrorRates
 from detectors.extra import waiting
 from detectors.health import OK, Health, HealthTick
 from schemas.policy import PoolPolicy
+from schemas.results import Decision
 from streams.judge.decide import Breakers
 from streams.judge.deploys import Deploys
 from streams.judge.dynamic import dynamic_slo_s
@@ -68,6 +71,7 @@ class Ticker:
         self.refused = np.empty(0, np.int64)
         self.accepted = np.empty(0, np.int64)
         self.contrary = np.empty(0, np.int64)
+        self.eligible = np.empty(0, np.bool_)  # nodes with fresh telemetry at the last tick
 
     def grow(self, n: int) -> None:
         """Make room for `n` nodes."""
@@ -97,6 +101,17 @@ class Ticker:
         self.rules.breach[:] = 0
         self.scopes.skip()
 
+    def open_now(self, t_s: float, seat: int, evidence: dict[str, Any]) -> Decision | None:
+        """Open a node for a hard fault between two ticks, if it is eligible and the caps allow it."""
+        if seat >= len(self.eligible) or not self.eligible[seat]:
+            return None
+        return self.breakers.open_now(t_s, seat, self.registry.names[seat], self.n_eligible, evidence)
+
+    @property
+    def n_eligible(self) -> int:
+        """Nodes with fresh telemetry at the last tick."""
+        return int(self.eligible.sum())
+
     def close(self, slot_number: int, slot: Slot) -> TickOutput:
         """Close a tick."""
         t_s = (slot_number + 1) * self.tick_ns / 1e9
@@ -106,7 +121,7 @@ class Ticker:
         if slot.counts[ASKED].any():
             self.health.requests(_seconds(slot.asked_ns), _seconds(slot.served_ns))
         state = self.health.judge(t_s, policy.health, policy.breaker.failure_window_s)
-        eligible = state.expected & state.fresh
+        eligible = self.eligible = state.expected & state.fresh
         hold = breakers.away | (state.code != OK) | state.fatal
         if breakers.caps.cause == "correlated":
             hold[:] = True  # a shared cause is no new normal either
