@@ -44,6 +44,7 @@ class BrokerView:
         self._consumer = Consumer({**config, "group.id": group, "enable.auto.commit": False})
         self._partitions = [TopicPartition(tp.topic, tp.partition) for tp in partitions]
         self._clock_s = clock_s
+        self._leaders_known = True
         self.ends: dict[TP, int] | None = None
         self.committed: dict[TP, int] = {}
         self.contact_s = clock_s()
@@ -52,8 +53,8 @@ class BrokerView:
         """Ask the broker; on failure `ends` becomes None."""
         try:
             ends, committed = await asyncio.to_thread(self._ask)
-        except KafkaException:
-            self.ends = None
+        except (KafkaException, TimeoutError):
+            self.ends, self._leaders_known = None, False
             return
         self.ends, self.committed = ends, committed
         self.contact_s = self._clock_s()
@@ -67,8 +68,11 @@ class BrokerView:
         await asyncio.to_thread(self._consumer.close)
 
     def _ask(self) -> tuple[dict[TP, int], dict[TP, int]]:
+        if not self._leaders_known:  # the admin client asks with the leader epochs it has: after an election, in vain for ever
+            self._admin.list_topics(timeout=_TIMEOUT_S)
+            self._leaders_known = True
         latest = {p: OffsetSpec.latest() for p in self._partitions}
         futures = self._admin.list_offsets(latest, request_timeout=_TIMEOUT_S)
-        ends = {TP(p.topic, p.partition): future.result().offset for p, future in futures.items()}
+        ends = {TP(p.topic, p.partition): future.result(2 * _TIMEOUT_S).offset for p, future in futures.items()}
         answer = self._consumer.committed(self._partitions, timeout=_TIMEOUT_S)
         return ends, {TP(p.topic, p.partition): max(p.offset, 0) for p in answer}

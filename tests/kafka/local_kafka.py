@@ -87,7 +87,7 @@ class JvmBroker:
             lines[key] = f"{lines[key]},{value}" if key in lines else value
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        _run([*self._command, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._properties)])
+        _run([*self._command, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(self._properties)])
 
     def start(self) -> None:
         """Start and wait until it answers."""
