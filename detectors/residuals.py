@@ -43,11 +43,10 @@ def class_residuals(
     octaves = np.log2(np.where(measured, np.maximum(rows.latency_s, np.float32(1e-6)), np.float32(1.0))) - model.expected(rows)
     octaves -= bank._state.offset[:, 1:m][:, rows.node]
     place = model.row_of[rows.stratum].astype(np.intp)
-    answering = bank._state.learned[:, 1:m].any(axis=0)[rows.node] & (place >= 0)
-    known = np.asarray(model.known, np.bool_)
+    answering = np.asarray(bank._state.learned[:, 1:m].any(axis=0))[rows.node] & (place >= 0)
     sums, counts = np.zeros((SLIS, n_cells), np.int64), np.zeros((SLIS, n_cells), np.int64)
     for sli in range(SLIS):
-        usable = np.asarray(measured)[sli] & answering & known[sli, np.maximum(place, 0)]
+        usable = measured[sli] & answering & model.known[sli][np.maximum(place, 0)]
         usual = (model.centre[sli].astype(np.float32) - CODES // 2) / model.per_octave[sli]
         off = np.rint((octaves[sli] - usual[np.maximum(place, 0)]) * (math.log(2) / STEP_NATS))
         for code in codes:

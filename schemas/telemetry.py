@@ -99,7 +99,7 @@ class OverrideEvent(msgspec.Struct, tag_field="kind", tag="override", kw_only=Tr
     """When it was given, Unix seconds."""
     pool: Name
     subject: Name
-    """A node."""
+    """A node, or scope-qualified (`schemas.scopes`)."""
     state: Literal["FORCED_OPEN", "DISABLED", "CLOSED"]
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
     operator: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]

@@ -36,7 +36,7 @@ def explain(decision: Decision) -> list[str]:
     held_back = " (held back by the cap: nothing was taken away)" if decision.capped else ""
     first = (
         f"{_time(decision.t)} {decision.state} {decision.scope} {decision.subject} of {decision.pool}: "
-        f"{_WHAT[decision.state]}{held_back}"
+        f"{_what(decision)}{held_back}"
     )
     evidence = "; ".join(_evidence(decision.evidence))
     origin = f"policy {decision.policy_version or 'unknown'}, tx {decision.tx}"
@@ -49,6 +49,18 @@ def explain(decision: Decision) -> list[str]:
         f"  evidence  {evidence or 'none was recorded'}",
         f"  holds     {until}; {decision.mode} ({_MODE[decision.mode]}); version {version}, {origin}",
     ]
+
+
+def _what(decision: Decision) -> str:
+    """What becomes of requests to the subject."""
+    if decision.state in ("CLOSED", "DISABLED") or decision.action not in ("shed", "fallback", "degrade"):
+        return _WHAT[decision.state]
+    by = ", by an operator" if decision.state == "FORCED_OPEN" else ""
+    probes = ", and probes" if decision.state == "HALF_OPEN" else ""
+    if decision.action == "degrade":
+        return f"requests as usual under the profile {decision.evidence.get('profile') or 'that it names'}{by}"
+    others = f", the others to {decision.evidence['fallback']}" if decision.evidence.get("fallback") else ""
+    return f"{100 * decision.admit_ratio:.3g} % of its requests{probes} go{others}{by}"
 
 
 def number(name: str, value: Any) -> str:

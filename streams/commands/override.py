@@ -1,4 +1,6 @@
-"""`slodrift override`: an operator takes a node away, gives it back, or keeps automation from it."""
+"""`slodrift override`: an operator takes a node, a session bucket, a request class or a pool's load away, gives it back, or keeps
+automation from it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import typer
 
 from schemas.errors import ConfigError
 from schemas.override import override_fault, sign_override
+from schemas.scopes import subject_fault
 from schemas.signing import load_signer
 from schemas.telemetry import OverrideEvent
 from streams.explain import explain
@@ -28,9 +31,14 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 def run(
     pool: Annotated[str, typer.Argument(help="Name of the pool.")],
-    subject: Annotated[str, typer.Argument(help="Name of the node.")],
+    subject: Annotated[
+        str, typer.Argument(help="A node, or session:N, request:prompt:TOKENS, request:adapter:NAME, request:tenant:NAME, pool:.")
+    ],
     state: Annotated[
-        str, typer.Option(help="FORCED_OPEN: no request to it. DISABLED: automation leaves it alone. CLOSED: now, once.")
+        str,
+        typer.Option(
+            help="FORCED_OPEN: no request to it (or its scope's action). DISABLED: automation leaves it alone. CLOSED: now, once."
+        ),
     ],
     reason: Annotated[str, typer.Option(help="Why; part of the decision and of the audit.")],
     duration: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="90s, 30m, 2h; at most 4h.")] = None,
@@ -41,7 +49,7 @@ def run(
     ] = 60.0,
     bootstrap: Annotated[str | None, typer.Option(help="Kafka addresses [SLODRIFT_KAFKA_BOOTSTRAP].")] = None,
 ) -> None:
-    """Order what the breaker of a node is to be, for a time. Exit code 1 when no decision answers within --wait."""
+    """Order what the breaker of a subject is to be, for a time. Exit code 1 when no decision answers within --wait."""
     if state not in _STATES:
         raise ConfigError(f"--state {state}: write one of {', '.join(_STATES)}")
     if (state == "CLOSED") is not (duration is None):
@@ -62,14 +70,14 @@ def run(
         start=now_s,
         end=now_s + (0.0 if duration is None else _seconds(duration)),
     )
-    if fault := override_fault(event):
+    if fault := override_fault(event) or subject_fault(subject):
         raise ConfigError(fault)
     if key is not None:
         event = sign_override(event, load_signer(key))
     decision = order_override(load_settings(kafka_bootstrap=bootstrap), event, wait)
     if decision is None:
         typer.echo(
-            f"no decision answered within {wait:g} s: is {subject} a node of {pool}, is it in another state than {state}, does a "
+            f"no decision answered within {wait:g} s: is {subject} of {pool}, is it in another state than {state}, does a "
             "judge run, and does its policy take this key? Its counts of rejected events say which; the order ends by itself",
             err=True,
         )

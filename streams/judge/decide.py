@@ -205,6 +205,8 @@ class Breakers:
         rule = getattr(self.policy.breaker.actions, scope)
         if record.state in ("OPEN", "HALF_OPEN"):
             evidence["streak"] = record.streak
+        if not serves:
+            evidence |= {name: word for name in ("fallback", "profile") if (word := getattr(rule, name)) is not None}
         decision = Decision(
             t=t_s,
             pool=self.pool,
