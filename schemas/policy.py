@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from schemas.policy_extra import Extra
 from schemas.policy_scopes import Actions
 
-__all__ = ["Breaker", "Budget", "Caps", "Detection", "Health", "Override", "PoolPolicy", "Slo"]
+__all__ = ["Breaker", "Budget", "Caps", "Detection", "Health", "Override", "PoolPolicy", "Series", "Slo"]
 
 Positive = Annotated[float, Field(gt=0)]
 Ratio = Annotated[float, Field(ge=0, le=1)]
@@ -164,6 +164,30 @@ class Caps(_Section):
     unfreeze_s: Positive = 120.0
 
 
+class Series(_Section):
+    """Recordings with one value a row at a steady cadence (docs/detection.md, series mode)."""
+
+    false_alarms_per_day: Positive = 0.5
+    """Target per series."""
+    days: Count = 7
+    """Days of which the same time is compared, and length of the reference distribution."""
+    beside_rows: Annotated[int, Field(ge=0)] = 2
+    """Neighbourhood of "the same time", rows to both sides."""
+    fast_half_life_s: Positive = 4 * 3600.0
+    slow_half_life_s: Positive = 72 * 3600.0
+    """Memory of the two means that are compared, seconds."""
+    recent_rows: Count = 12
+    """Rows whose distribution is compared with the days before."""
+    min_rows: Count = 60
+    """Rows before anything alarms."""
+    peaks: Annotated[int, Field(ge=5)] = 30
+    """Largest values kept for calibration."""
+    max_shape: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
+    """Heaviest tail believed."""
+    refractory_rows: Annotated[int, Field(ge=0)] = 20
+    """Rows after an alarm in which only stronger evidence alarms."""
+
+
 class Budget(_Section):
     """Error budget accounting, against the contractual SLO alone."""
 
@@ -201,4 +225,5 @@ class PoolPolicy(_Section):
     breaker: Breaker = Breaker()
     caps: Caps = Caps()
     budget: Budget = Budget()
+    series: Series = Series()
     override: Override = Override()

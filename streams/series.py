@@ -107,18 +107,17 @@ class SeriesJudge:
 
     Args:
         pool: Name.
-        policy: Objectives to show with the verdicts.
+        policy: Settings of the detector, and objectives to show with the verdicts.
         cadence_s: Time between rows of a node, seconds.
-        settings: Of the detector.
 
     Attributes:
         late: Rows that came after a later step was judged.
     """
 
-    def __init__(self, pool: str, policy: PoolPolicy, cadence_s: float, settings: SeriesSettings | None = None) -> None:
+    def __init__(self, pool: str, policy: PoolPolicy, cadence_s: float) -> None:
         self.pool, self.policy = pool, policy
         self.step_s = max(cadence_s, MIN_STEP_S)
-        self.settings = settings or SeriesSettings()
+        self.settings = SeriesSettings(**policy.series.model_dump())
         self._step_ns = round(self.step_s * 1e9)
         self._series: dict[tuple[str, str], _Series] = {}
         self._waiting: dict[int, list[tuple[str, str, int, float]]] = {}

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from detectors.series import SeriesSettings
+from schemas.policy import PoolPolicy
 from schemas.policy_file import load_policy
 from schemas.results import Finding, Result, Verdict, encode_line
 from streams.commands.replay import judges_of
 from streams.framing import EventFramer
 from streams.replay import Replay
-from streams.series import CadenceProbe
+from streams.series import CadenceProbe, SeriesJudge
 from streams.sources.inputs import Inputs
 
 T0 = 1_767_225_600.0
@@ -116,3 +118,25 @@ def test_two_nodes_are_two_series(tmp_path: Path) -> None:
     bad = {(r.node, r.t) for r in results if isinstance(r, Verdict) and r.status == "DEGRADED"}
     assert ("h2", T0 + 300 * 350) in bad
     assert "h1" not in {node for node, _ in bad}
+
+
+def test_the_policy_sets_the_detector() -> None:
+    default = load_policy(None).for_pool("default")
+    assert SeriesSettings(**default.series.model_dump()) == SeriesSettings()
+    calm = PoolPolicy.model_validate({"series": {"false_alarms_per_day": 0.001, "min_rows": 100}})
+    judge = SeriesJudge("p", calm, 300.0)
+    assert judge.settings == SeriesSettings(false_alarms_per_day=0.001, min_rows=100)
+
+
+def test_a_wanted_rate_of_false_alarms_is_heard_in_the_verdicts(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", [(T0 + 300 * i, v) for i, v in enumerate(values(2500))])
+    alarms = []
+    for rate in (20.0, 0.01):
+        policy = tmp_path / f"{rate}.yaml"
+        pools = f"{{'*': {{series: {{false_alarms_per_day: {rate}}}}}}}"
+        policy.write_text(f"apiVersion: slodrift/v1\nkind: Policy\nextends: default\npools: {pools}\n")
+        inputs = Inputs([path], MAP)
+        replay = Replay(judges_of(load_policy(str(policy)), inputs), 5.0)
+        alarms.append(len(degraded(list(replay.run(inputs.slices(5.0, 10.0))))))
+    assert alarms[0] > 30
+    assert alarms[1] <= 2
