@@ -22,6 +22,7 @@ from streams.framer_align import Aligner
 from streams.framer_cut import cut_frames
 from streams.framer_metrics import FramerMetrics
 from streams.framer_offsets import OffsetLog, Source
+from streams.framer_progress import Progress
 from streams.framer_time import time_slices
 from streams.framing import EventFramer, Framed, Reject
 from streams.framing_rejects import MAX_EVENT_BYTES
@@ -91,7 +92,7 @@ class Framer:
         """Work until `stop` is set, then finish what was read, commit it and leave the group.
 
         Raises:
-            SourceError: Some output can never be stored. What it was made from is not committed.
+            SourceError: Some output can never be stored, or the consumer is stuck. What was not stored is not committed.
         """
         self._stop = stop
         topics = [*self._sources, self._frames, self._deadletter]
@@ -117,6 +118,7 @@ class Framer:
 
     def _work(self) -> None:
         next_commit = time.monotonic() + self._commit_s
+        progress = Progress(max(10.0, 2 * self._settings.kafka_session_timeout_s))
         while not self._stop.is_set():
             wait_s = 0.0 if self._aligner.holding else self._batch_s
             messages = self._carried + self._consumer.consume(_MAX_MESSAGES, timeout=wait_s)
@@ -132,6 +134,11 @@ class Framer:
             if time.monotonic() >= next_commit:
                 next_commit = time.monotonic() + self._commit_s
                 self._commit()
+            if stuck := progress.look(self._consumer, self._owned, self._next_offset, heard=bool(messages)):
+                raise SourceError(f"the consumer is stuck: {stuck}")
+
+    def _next_offset(self, source: Source) -> int | None:
+        return self._read.get(source, self._offsets.position(source))
 
     def _handle(self, messages: list[Message]) -> None:
         by_source: dict[Source, list[Message]] = {}
