@@ -54,8 +54,12 @@ $(VENV)/.dev: pyproject.toml client/pyproject.toml | $(BIN)/pip
 .env:
 	umask 077 && echo "SLODRIFT_PASSWORD=$$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')" >$@
 
+# Passwords of the Redis users, drawn once, and the ACL file with their SHA-256.
+.secrets/redis/users.acl: deploy/redis/users.acl deploy/redis/secrets.sh
+	deploy/redis/secrets.sh .secrets/redis "$${SLODRIFT_FLEET:-default}"
+
 # Kafka, ClickHouse, Redis and the workers in containers; more in docker-compose.yml.
-up: .env
+up: .env .secrets/redis/users.acl
 	docker compose up --detach --build --wait judge archive framer
 
 down: .env

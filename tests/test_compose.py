@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from cli_help import help_of
 from ruamel.yaml import YAML
 
+from schemas.redis_acl import ROLES, acl_file, user_name
 from streams.cli import COMMANDS
 from streams.demo.stage import WORKERS
+from streams.settings import load_settings
 
 ROOT = Path(__file__).parents[1]
 COMPOSE: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
@@ -67,6 +70,45 @@ def test_secrets_are_variables_that_must_be_given() -> None:
                 assert REQUIRED_VARIABLE.fullmatch(str(value)), f"{name}: {key}"
             if match := re.search(r"://[^/@:]*:([^@]*)@", str(value)):
                 assert REQUIRED_VARIABLE.fullmatch(match[1]), f"{name}: {key}"
+
+
+def test_redis_users_come_from_files_that_make_draws(tmp_path: Path) -> None:
+    files = {name: secret["file"] for name, secret in COMPOSE["secrets"].items()}
+    folder = tmp_path / "redis"
+    for _ in range(2):  # passwords are drawn once
+        subprocess.run([ROOT / "deploy/redis/secrets.sh", folder, "prod"], check=True)
+        drawn = {role: (folder / user_name(role)).read_text() for role in ROLES}
+        assert {len(password) for password in drawn.values()} == {64}
+        assert (folder / "users.acl").read_text() == acl_file("prod", drawn)
+        assert (folder / "judge-url").read_text() == f"redis://slodrift-judge:{drawn['judge']}@redis:6379/0"
+    assert folder.stat().st_mode & 0o077 == 0
+    assert {Path(file).parent.as_posix() for file in files.values()} == {".secrets/redis"}
+    assert {Path(file).name for file in files.values()} <= {file.name for file in folder.iterdir()}
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^up:.* .secrets/redis/users.acl$", makefile, re.MULTILINE)
+    assert ".secrets/\n" in (ROOT / ".gitignore").read_text()
+
+
+def test_redis_has_users_and_each_service_the_address_of_its_own() -> None:
+    command = " ".join(SERVICES["redis"]["command"])
+    assert "--aclfile /run/secrets/redis-users" in command
+    assert SERVICES["redis"]["secrets"] == ["redis-users"]
+    for name, service in OURS.items():
+        sources = [(s["source"], s["target"]) for s in service.get("secrets", [])]
+        expected = {"judge": "redis-judge-url", "setup": "redis-setup-url"}.get(name)
+        assert sources == ([] if expected is None else [(expected, "slodrift_redis_url")])
+        assert "SLODRIFT_REDIS_URL" not in service["environment"], "a variable would win over the file"
+        assert service["environment"].get("SLODRIFT_SECRETS_DIR") == (None if expected is None else "/run/secrets")
+
+
+def test_a_url_from_a_file_is_what_the_worker_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run([ROOT / "deploy/redis/secrets.sh", tmp_path / "redis"], check=True)
+    mounted = tmp_path / "run"
+    mounted.mkdir()
+    (mounted / "slodrift_redis_url").write_text((tmp_path / "redis/judge-url").read_text())
+    monkeypatch.setenv("SLODRIFT_SECRETS_DIR", str(mounted))
+    monkeypatch.delenv("SLODRIFT_REDIS_URL", raising=False)
+    assert load_settings().redis_url.get_secret_value() == (tmp_path / "redis/judge-url").read_text()
 
 
 def test_ports_are_on_the_loopback_interface() -> None:
