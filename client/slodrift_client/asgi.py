@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from slodrift_client.answers import Decision
-from slodrift_client.checks import PREFIX, Answer, check, split_subjects
+from slodrift_client.checks import MAX_SUBJECTS, PREFIX, Answer, check, split_subjects
 from slodrift_client.gate import Gate
+from slodrift_client.subjects import POOL_SUBJECT, covering
 
 __all__ = ["HOP", "BreakerMiddleware", "header_key", "header_subjects", "header_values", "refuse"]
 
@@ -96,8 +97,22 @@ def header_key(scope: Scope) -> str | None:
 
 
 def header_subjects(scope: Scope) -> list[str]:
-    """Subjects named in the request header `X-Slodrift-Subject`."""
-    return split_subjects(header_values(scope, f"{PREFIX}subject"))
+    """Subjects of a request by its headers: `X-Slodrift-Subject` names them (the node, mostly), and `X-Slodrift-Session`,
+    `-Adapter`, `-Tenant` and `-Prompt-Tokens` say what else covers it, as the telemetry does. Its pool covers it too.
+    """
+    named = split_subjects(header_values(scope, f"{PREFIX}subject"))
+    session, adapter, tenant, prompt = (_said_of(scope, name) for name in ("session", "adapter", "tenant", "prompt-tokens"))
+    tokens = int(prompt) if prompt is not None and prompt.isascii() and prompt.isdigit() and len(prompt) < 10 else None
+    others = covering(session=session, adapter=adapter, tenant=tenant, prompt_tokens=tokens, pool=False)
+    if not named and not others:
+        return []
+    return [*named[:MAX_SUBJECTS], *others, POOL_SUBJECT]
+
+
+def _said_of(scope: Scope, name: str) -> str | None:
+    """Value of one of our headers; what proxies write for a value that is not there counts as none."""
+    value = next(iter(header_values(scope, f"{PREFIX}{name}")), "").strip()
+    return None if value in ("", "-") else value
 
 
 def header_values(scope: Scope, name: str) -> list[str]:

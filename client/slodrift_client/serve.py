@@ -1,6 +1,7 @@
 """HTTP answers for gateways that cannot import Python: Envoy's ext_authz filter (HTTP), NGINX's auth_request.
 
-    /check, /check/...    200 or 503; subjects in X-Slodrift-Subject (a list with commas), the pool in X-Slodrift-Pool
+    /check, /check/...    200 or 503; subjects in X-Slodrift-Subject (a list with commas), the pool in X-Slodrift-Pool; session,
+                          adapter, tenant and prompt length in X-Slodrift-Session, -Adapter, -Tenant, -Prompt-Tokens
     /nginx, /nginx/...    the same with 200 or 403, the one refusal that auth_request passes on
     /subject/NAME         200 or 503 for one subject named in the path; ?pool=NAME, and ?deny=403 for NGINX
     /healthz              200 while the process lives; `degraded` says how good its knowledge is

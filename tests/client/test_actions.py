@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from slodrift_client import Limits
-from slodrift_client.checks import check
+from slodrift_client.asgi import header_subjects
+from slodrift_client.checks import MAX_SUBJECTS, check
 from slodrift_client.gate import Gate
 from slodrift_client.refusals import LEAST, WINDOW_S, Refusals
 from slodrift_client.subjects import PROMPT_CLASSES, SESSION_BUCKETS, covering, kind_of
@@ -230,3 +231,16 @@ def encode_snapshot(entries: list[Entry]) -> bytes:
     return build(fleet="f", pool="p", version=(1, 1, 1), entries=entries, n_eligible=9, cap=1, mode="enforce", issued_ms=NOW_MS)[
         1
     ]
+
+
+def test_a_gateway_says_what_covers_a_request_in_plain_headers() -> None:
+    def subjects(**headers: str) -> list[str]:
+        raw = [(f"x-slodrift-{name.replace('_', '-')}".encode(), value.encode()) for name, value in headers.items()]
+        return header_subjects({"headers": raw})
+
+    assert subjects() == subjects(session="-", tenant="", prompt_tokens="many") == []
+    assert subjects(subject="gpu-1") == ["gpu-1", "pool:"]
+    assert subjects(subject="gpu-1", session="s-9", adapter="lora-2", tenant="t-4", prompt_tokens="812") == [
+        "gpu-1", *covering(session="s-9", adapter="lora-2", tenant="t-4", prompt_tokens=812),
+    ]  # fmt: skip
+    assert len(subjects(subject=",".join(f"n{i}" for i in range(99)), session="s")) == MAX_SUBJECTS + 2
