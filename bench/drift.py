@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
@@ -189,6 +190,10 @@ def run(seed: int, *, quick: bool = False) -> Report:
         medians = [float(np.median(delays[f.name])) if f.name in delays else None for f in FAULTS]
         rate, most = count.alarms / count.days, count.upper_per_day()
         report.add(name, f"{rate:.4f}", f"{most:.4f}", _days(count.days), *medians)
+        if not quick:  # it takes a while: what is known already
+            print(
+                name.strip(), f"{count.alarms} alarms in {_days(count.days)} series-days,", *medians, file=sys.stderr, flush=True
+            )
 
     with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as workers:
         mine = [workers.submit(ours, (w, size, seed + i)) for i, w in enumerate(WORLDS)]
@@ -197,6 +202,8 @@ def run(seed: int, *, quick: bool = False) -> Report:
         others = [[workers.submit(river, (p, w, size, seed + i)) for p in RIVER] for i, w in enumerate(WORLDS)]
         for i, world in enumerate(WORLDS):
             report.add(world.name, *[None] * (len(columns) - 1))
+            if not quick:
+                print(world.name, file=sys.stderr, flush=True)
             count, delays = mine[i].result()
             add("  slodrift default", count, delays)
             if world is WORLDS[-1]:
