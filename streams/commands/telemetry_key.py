@@ -31,5 +31,7 @@ def run(
         with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(key.hex() + "\n")
     except OSError as exc:
-        raise ConfigError(f"{out}: {exc.strerror}; give a file that does not exist, in a folder that this user may write") from None
+        raise ConfigError(
+            f"{out}: {exc.strerror}; give a file that does not exist, in a folder that this user may write"
+        ) from None
     typer.echo(f"{out}: the key of {writer}")
