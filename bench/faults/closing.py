@@ -32,6 +32,7 @@ def settle(site: Site, deadline_s: float = 60.0) -> float:
     last: dict[str, int] = {}
 
     def done() -> bool:
+        site.supervise()
         last.update(site.progress.lag())
         return not any(last.values())
 
@@ -60,6 +61,8 @@ def close(site: Site, cases: Sequence[Case]) -> dict[str, Any]:
     except Failed as exc:
         raise Failed(f"{exc}: {site.hosts.equal_to(live)[:2]}") from None
     hosts_s = time.monotonic() - began
+    if any("ClickHouse does not hold" in child.said for child in site.children):
+        raise Failed("an archive found rows missing or twice when it compared ClickHouse with the log")
     if wrong := site.hosts.faults():
         raise Failed("; ".join(wrong[:3]))
     figures = {}
@@ -69,6 +72,9 @@ def close(site: Site, cases: Sequence[Case]) -> dict[str, Any]:
             "settled_s": round(settled_s, 1), "hosts_s": round(hosts_s, 1),
         }  # fmt: skip
         case.figures |= figures[case.pool]
+        if site.restarts:
+            case.figures["restarted_by_supervisor"] = site.restarts
+    site.restarts = 0
     return figures
 
 

@@ -74,6 +74,7 @@ class Site:
         self._more = environ or {}
         self._exits = ExitStack()
         self.children: list[Child] = []
+        self.restarts = 0
         self.broker: Any = None
         self.kafka_proxy: Proxy | None = None
 
@@ -154,6 +155,13 @@ class Site:
                 return
             except BufferError:
                 self.producer.poll(0.1)
+
+    def supervise(self) -> None:
+        """What a supervisor does: a process that has ended is started again."""
+        for role in ("judge", "archive", "framer"):
+            if not getattr(self, role).alive:
+                self.restarts += 1
+                self.restart(role)
 
     def heal(self) -> None:
         """After a row that failed: nothing in the way any more, and everything runs again."""

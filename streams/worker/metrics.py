@@ -5,8 +5,9 @@ from __future__ import annotations
 from prometheus_client import Counter, Gauge, Histogram
 
 __all__ = [
-    "DEAD_LETTERS", "DECISIONS", "DUPLICATES", "FORGED_HEADS", "FRAMES", "JUDGE_FAILURES", "LOST_RECORDS", "PARTITIONS",
-    "REFUSED_APPENDS", "REJECTED", "ROWS", "ROWS_ARCHIVED", "SINK_RETRIES", "SNAPSHOT_BYTES", "STAGE_S", "TICKS",
+    "ARCHIVE_DUPLICATE", "ARCHIVE_MISSING", "ARCHIVE_PRODUCED", "ARCHIVE_STORED", "DEAD_LETTERS", "DECISIONS", "DUPLICATES",
+    "FORGED_HEADS", "FRAMES", "JUDGE_FAILURES", "LOST_RECORDS", "PARTITIONS", "REFUSED_APPENDS", "REJECTED", "ROWS",
+    "ROWS_ARCHIVED", "SINK_RETRIES", "SNAPSHOT_BYTES", "STAGE_S", "TICKS",
 ]  # fmt: skip
 
 FORGED_HEADS = Counter("slodrift_forged_heads", "States in Redis that were newer than ours, not signed by us, and removed")
@@ -29,4 +30,15 @@ STAGE_S = Histogram(
     "Where decisions spend their time: queue (frame sent until taken up), judge, append (to the log), redis",
     ["stage"],
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0),
+)
+_WHERE = ["topic", "partition"]
+ARCHIVE_PRODUCED = Gauge(
+    "slodrift_archive_produced_offset", "Log end of a result topic's partition, looked at every minute", _WHERE
+)
+ARCHIVE_STORED = Gauge("slodrift_archive_stored_offset", "Offset up to which it is stored in ClickHouse", _WHERE)
+ARCHIVE_MISSING = Gauge(
+    "slodrift_archive_missing", "Of what was stored in the last minute, what ClickHouse does not hold; must be 0", _WHERE
+)
+ARCHIVE_DUPLICATE = Gauge(
+    "slodrift_archive_duplicate", "Of what was stored in the last minute, rows written twice; must be 0", _WHERE
 )

@@ -21,6 +21,7 @@ from schemas.signing import load_signer
 from schemas.topics import DEADLETTER, DECISIONS, FINDINGS, FRAMES, SNAPSHOTS, WINDOWS
 from sinks.clickhouse import ClickHouse, ClickHouseWriter
 from sinks.migrate import migrate
+from sinks.reconcile import Reconciler
 from sinks.redis_decisions import DecisionSink, connect
 from streams.kafka import BrokerWatch, Partitions, wait_for_kafka
 from streams.settings import Settings
@@ -34,6 +35,7 @@ from streams.worker.ownership import Ownership
 from streams.worker.partition import JudgeFactory
 from streams.worker.producer import LogProducer
 from streams.worker.projector import Projector
+from streams.worker.reconcile import reconcile
 from streams.worker.snapshot_writer import SnapshotWriter
 from streams.worker.takeover import Takeover
 from streams.worker.watchdog import Observation, Watchdog
@@ -189,13 +191,15 @@ class WorkerProcess:
         view = BrokerView(settings, settings.archive_group, partitions)
         self._closers.append(view.close)
         outputs = Outputs(producer, counts, None)
+        reconciler = Reconciler(ClickHouseWriter(clickhouse), clickhouse, _now_ms)
         archive = ArchiveAgent(
-            app, settings, ClickHouseWriter(clickhouse), dead_letter=outputs.dead_letter, settled=outputs.settled,
+            app, settings, reconciler, dead_letter=outputs.dead_letter, settled=outputs.settled,
             on_fatal=self._give_up,
         )  # fmt: skip
         archive.attach()
         self._releases.append(archive.release)
         self._spawn(_every_second(archive.every_second))
+        self._spawn(reconcile(reconciler, view))
         self._spawn(self._guard(view, archive, lambda: archive.waiting, 1.0))
         await self._run_app(app)
         return archive
