@@ -181,7 +181,7 @@ class DecisionSink:
         keys = PoolKeys(self._fleet, pool)
         try:
             raw = await self._redis.get(keys.head)
-            if raw is None or _is_genuine(raw, self._fleet, pool, self._signer):
+            if raw is None or _is_genuine(raw.encode() if isinstance(raw, str) else raw, self._fleet, pool, self._signer):
                 return False
             await self._redis.delete(keys.head, keys.snap, keys.log)
         except (RedisError, OSError) as exc:
