@@ -191,15 +191,16 @@ def run(seed: int, *, quick: bool = False) -> Report:
         rate, most = count.alarms / count.days, count.upper_per_day()
         report.add(name, f"{rate:.4f}", f"{most:.4f}", _days(count.days), *medians)
         if not quick:  # it takes a while: what is known already
-            print(
-                name.strip(), f"{count.alarms} alarms in {_days(count.days)} series-days,", *medians, file=sys.stderr, flush=True
-            )
+            known = f"{name.strip()}: {count.alarms} alarms in {_days(count.days)} series-days"
+            print(known, *(m for m in medians if m is not None), file=sys.stderr, flush=True)
 
     with ProcessPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as workers:
-        mine = [workers.submit(ours, (w, size, seed + i)) for i, w in enumerate(WORLDS)]
+        mine, rule, others = [], [], []
+        for i, world in enumerate(WORLDS):
+            mine.append(workers.submit(ours, (world, size, seed + i)))
+            rule.append(workers.submit(published, (world, size, seed + i)))
+            others.append([workers.submit(river, (peer, world, size, seed + i)) for peer in RIVER])
         longer = [workers.submit(daily, (on, size, seed)) for on in (True, False) if size.daily]
-        rule = [workers.submit(published, (w, size, seed + i)) for i, w in enumerate(WORLDS)]
-        others = [[workers.submit(river, (p, w, size, seed + i)) for p in RIVER] for i, w in enumerate(WORLDS)]
         for i, world in enumerate(WORLDS):
             report.add(world.name, *[None] * (len(columns) - 1))
             if not quick:
