@@ -8,6 +8,7 @@ from typing import Any
 from slodrift_client.client import BreakerClient
 from slodrift_client.contract import Entry, Head, State
 from slodrift_client.gate import Gate
+from slodrift_client.subjects import scope_of
 from slodrift_client.view import Limits
 
 __all__ = ["OfflineClient"]
@@ -22,7 +23,10 @@ class OfflineClient(BreakerClient):
     """
 
     def __init__(self, decisions: Mapping[str, State] | None = None, *, pool: str = "default") -> None:
-        unlimited = Limits(max_open_ratio=1.0, max_open=1 << 31, max_latched_ratio=1.0, panic_ratio=1.0)
+        unlimited = Limits(
+            max_open_ratio=1.0, max_open=1 << 31, max_latched_ratio=1.0, panic_ratio=1.0, max_sessions=1024, max_requests=1 << 31,
+            max_refused_ratio=1e9,
+        )  # fmt: skip
         Gate.__init__(self, "offline", [pool], limits=unlimited)
         self._entries: dict[str, Entry] = {}
         self._seq = 0
@@ -47,7 +51,9 @@ class OfflineClient(BreakerClient):
         if state == "CLOSED":
             self._entries.pop(subject, None)
         else:
-            self._entries[subject] = Entry(fields.pop("scope", "node"), subject, state, (0, 0, self._seq), **fields)
+            self._entries[subject] = Entry(
+                fields.pop("scope", None) or scope_of(subject), subject, state, (0, 0, self._seq), **fields
+            )
 
     def _publish(self, pool: str) -> None:
         n = len(self._entries)

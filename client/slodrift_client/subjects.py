@@ -10,7 +10,9 @@ from __future__ import annotations
 import zlib
 from urllib.parse import quote
 
-__all__ = ["POOL_SUBJECT", "PROMPT_CLASSES", "SESSION_BUCKETS", "covering", "kind_of"]
+from slodrift_client.contract import Scope
+
+__all__ = ["POOL_SUBJECT", "PROMPT_CLASSES", "SESSION_BUCKETS", "covering", "kind_of", "scope_of"]
 
 SESSION_BUCKETS = 1024
 PROMPT_CLASSES = (0, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -40,6 +42,14 @@ def covering(
     if pool:
         subjects.append(POOL_SUBJECT)
     return subjects
+
+
+def scope_of(subject: str) -> Scope:
+    """Scope of a subject, by its prefix."""
+    head, colon, _ = subject.partition(":")
+    if not colon or head not in ("session", "request", "pool"):
+        return "node"
+    return "session" if head == "session" else "request" if head == "request" else "pool"
 
 
 def kind_of(subject: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from slodrift_client import Limits
+from slodrift_client import BreakerClient, Limits
 from slodrift_client.asgi import header_subjects
 from slodrift_client.checks import MAX_SUBJECTS, check
 from slodrift_client.gate import Gate
@@ -244,3 +244,11 @@ def test_a_gateway_says_what_covers_a_request_in_plain_headers() -> None:
         "gpu-1", *covering(session="s-9", adapter="lora-2", tenant="t-4", prompt_tokens=812),
     ]  # fmt: skip
     assert len(subjects(subject=",".join(f"n{i}" for i in range(99)), session="s")) == MAX_SUBJECTS + 2
+
+
+def test_a_dry_run_without_redis_knows_all_scopes_and_no_bounds() -> None:
+    client = BreakerClient.offline({"session:7": "OPEN", CLASS: "OPEN", "gpu-1": "OPEN"})
+    assert not any(client.allow(subject) for _ in range(50) for subject in ("session:7", CLASS, "gpu-1"))
+    assert [client.decide(s).scope for s in ("session:7", CLASS, "gpu-1")] == ["session", "request", "node"]
+    client.set("pool:", "OPEN", action="degrade", profile="short")
+    assert (client.allow("pool:"), client.decide("pool:").profile, client.decide("pool:").scope) == (True, "short", "pool")

@@ -76,6 +76,20 @@ async def test_first_owner_of_a_fresh_log_has_epoch_0_and_each_later_one_a_highe
     assert second.log_offset == 3
 
 
+async def test_without_a_snapshot_a_judge_takes_over_what_the_log_says(desk: Desk, make_record: Any, make_frame: Any) -> None:
+    first = await desk.take()
+    await desk.decide(first, 1, "n1")
+    await desk.decide(first, 2, "n2")
+    await desk.decide(first, 3, "n2", "CLOSED")
+    second = await desk.take()
+    await desk.decide(second, 1, "n3")
+    assert second.state.judge("a").open == {"n1": True}  # type: ignore[attr-defined]
+    assert second.state.judge("b").open == {}  # type: ignore[attr-defined]
+    second.state.log.apply(Decision(t=2.0, pool="a", scope="node", subject="n4", state="OPEN", version=(1, 9, 9), tx="own"))
+    second.state.reset(None, 0)
+    assert second.state.judge("a").open == {"n1": True}, "what it decided itself, the frames lead to again"  # type: ignore[attr-defined]
+
+
 async def test_what_a_replaced_owner_still_writes_is_void(desk: Desk) -> None:
     zombie = await desk.take()
     owner = await desk.take()
