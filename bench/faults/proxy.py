@@ -20,12 +20,14 @@ class ProxyLoop:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self._proxies: list[Proxy] = []
         self._thread = threading.Thread(target=self.loop.run_forever, name="proxies", daemon=True)
         self._thread.start()
 
     def proxy(self, port: int) -> Proxy:
         """A proxy before a port of the loopback, listening."""
         made = Proxy(port)
+        self._proxies.append(made)
         asyncio.run_coroutine_threadsafe(made.listen(), self.loop).result(5)
         return made
 
@@ -33,6 +35,8 @@ class ProxyLoop:
         """Cut everything."""
 
         async def end() -> None:
+            for proxy in self._proxies:
+                proxy.end()
             tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
             for task in tasks:
                 task.cancel()
@@ -68,12 +72,18 @@ class Proxy:
         self.lose_answers = self.lost = self.passed = 0
         self._open: set[asyncio.StreamWriter] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: asyncio.Server | None = None
 
     async def listen(self) -> None:
         """Bind."""
         self._loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def end(self) -> None:
+        """Listen no more; in the loop."""
+        if self._server is not None:
+            self._server.close()
 
     def cut(self) -> int:
         """Reset every open connection; returns how many sockets there were."""
