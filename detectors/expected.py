@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
-from scipy.optimize import nnls
 
 from schemas.batch import UNKNOWN_TOKENS
 
@@ -76,6 +74,9 @@ def _fit_terms(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[
 
 def _least_squares(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
     """Non-negative least squares of y on the rows of x, by way of the few normal equations."""
+    from scipy.linalg import solve_triangular  # half the start-up of a command, needed when a pool has learned
+    from scipy.optimize import nnls
+
     gram = x @ x.T
     root = np.linalg.cholesky(gram + 1e-12 * np.trace(gram) * np.eye(len(x)))
     beta: NDArray[np.float64] = nnls(root.T, solve_triangular(root, x @ y, lower=True))[0]

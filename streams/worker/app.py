@@ -71,6 +71,7 @@ def make_app(settings: Settings, group: str, *, commit_interval_s: float = 1.0) 
         broker_request_timeout=max(2 * session_s, 10.0),
         broker_rebalance_timeout=max(2 * session_s, 10.0),
         broker_commit_interval=commit_interval_s,
+        broker_check_crcs=settings.kafka_check_crcs,
         consumer_max_fetch_size=_MAX_FETCH_BYTES,
         consumer_auto_offset_reset="earliest",
         cython_optimizations=True,
