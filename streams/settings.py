@@ -49,8 +49,8 @@ class Settings(BaseSettings):
     kafka_fetch_wait_s: float = Field(0.5, gt=0.0, le=5.0)
     """How long a broker may hold a fetch with nothing to give. A real broker answers at once when data comes."""
     kafka_check_crcs: bool = False
-    """Compute the checksum of every batch that a worker reads, a quarter of its CPU time where frames are full. Brokers compute it
-    when a batch is written, TCP on the way; librdkafka, which the framer reads with, leaves it out as well."""
+    """Compute the checksum of every batch that a worker reads: several times the work of decoding it. Brokers check it when a
+    batch is written, TCP on the way; librdkafka, which the framer reads with, leaves it out as well."""
 
     judge_group: str = "slodrift-judge"
     archive_group: str = "slodrift-archive"
