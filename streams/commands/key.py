@@ -1,4 +1,4 @@
-"""`slodrift telemetry-key`: the key that one node or gateway signs its telemetry with, made from the master."""
+"""`slodrift key`: the key that one node or gateway signs its telemetry with, made from the master."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ MASTER = bytes(range(32))
 
 def run(*args: str) -> int:
     with pytest.raises(SystemExit) as left:
-        main(["telemetry-key", *args])
+        main(["key", *args])
     return int(left.value.code or 0)
 
 
