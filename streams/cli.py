@@ -30,7 +30,7 @@ COMMANDS: dict[str, str] = {
     "acl": "streams.commands.acl",
     "audit": "streams.commands.audit",
     "override": "streams.commands.override",
-    "telemetry-key": "streams.commands.telemetry_key",
+    "key": "streams.commands.key",
     "bench": "streams.commands.bench",
 }
 """Command name to module; a module has `run`, or a typer `app` when it has sub-commands."""
