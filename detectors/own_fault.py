@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from detectors.peers import shift_against_peers
 
-__all__ = ["peers_calm", "ratio_of_others", "stands_out"]
+__all__ = ["peers_calm", "rare", "ratio_of_others", "stands_out"]
 
 Bools = NDArray[np.bool_]
 
@@ -30,7 +30,7 @@ def peers_calm(shift: NDArray[np.float64], known: Bools, wobble_nats: NDArray[np
     return out
 
 
-def stands_out(alarm: Bools, known: Bools, calm: Bools, shared_ratio: float) -> Bools:
+def stands_out(alarm: Bools, known: Bools, calm: Bools, shared_ratio: float, stirred: Bools | None = None) -> Bools:
     """Series whose drift is their node's alone.
 
     Args:
@@ -38,14 +38,20 @@ def stands_out(alarm: Bools, known: Bools, calm: Bools, shared_ratio: float) -> 
         known: (N, S), entries with enough samples.
         calm: (N, S), of `peers_calm`.
         shared_ratio: Share of the others in alarm above which the cause is shared.
+        stirred: (N, S), series whose evidence rises, though not to an alarm yet; they count among the others as if it had.
 
     Returns:
         bool (N, S): in alarm, with at least one comparable peer, and peers neither in alarm nor shifted half as far.
     """
     peers = known.sum(axis=0) - known
-    alarmed = (alarm & known).sum(axis=0) - (alarm & known)
-    few = alarmed <= shared_ratio * peers
-    out: Bools = alarm & (peers > 0) & few & calm
+    moved = alarm if stirred is None else alarm | stirred
+    out: Bools = alarm & (peers > 0) & rare(moved & known, known, shared_ratio) & calm
+    return out
+
+
+def rare(flag: Bools, known: Bools, shared_ratio: float) -> Bools:
+    """Whether at most `shared_ratio` of the other comparable series of an SLI have a flag, (N, S)."""
+    out: Bools = flag.sum(axis=0) - flag <= shared_ratio * (known.sum(axis=0) - known)
     return out
 
 

@@ -206,7 +206,11 @@ class Findings:
         self, t_s: float, tick: BankTick, case: Case, fleet: NDArray[np.bool_], deploys: Deploys, names: list[str],
         rank: NDArray[np.intp],
     ) -> None:  # fmt: skip
-        alone = case.series_alarm & ~case.shared & ~(fleet & ~case.own)
+        # Alarms of a shared cause do not all begin at once: one that is not clearly the node's own waits whether others follow.
+        # The contract alone (a pool that misses its SLO together) accuses no node whose users fare as everybody's.
+        peers = case.known.sum(axis=0) - case.known
+        waited = (peers == 0) | (tick.drift_s >= self.policy.breaker.failure_window_s)
+        alone = case.own | (tick.alarm & waited & ~case.shared & ~fleet)
         hard = case.stalled | case.fatal  # a foreign KV slot has a finding of its own
         nodes = np.flatnonzero(alone.any(axis=1) | case.error_own | hard)
         for node in nodes[np.argsort(rank[nodes])].tolist():

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from detectors import health
 from detectors.bank import LEARNING, BankTick
 from detectors.health import HealthTick
-from detectors.own_fault import peers_calm, ratio_of_others, stands_out
+from detectors.own_fault import peers_calm, rare, ratio_of_others, stands_out
 from schemas.policy import PoolPolicy
 from streams.judge.slots import ERRORS, FAILURES, KV, TOTAL, Slot
 
@@ -34,6 +34,8 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 CONTRACT_SHIFT_NATS = 0.1  # 10 % slower than its baseline: the node had a part in it when its requests miss their SLO
+
+_SE = 2.0  # standard errors that are chance when the failures of two nodes are compared
 
 _KEPT = (TOTAL, ERRORS, FAILURES, KV)
 _TOTAL, _ERRORS, _FAILURES, _KV = range(4)
@@ -148,12 +150,15 @@ class Rules:
         else:
             if contract_alarm.any():
                 with np.errstate(invalid="ignore"):
-                    slower = (tick.shift_nats >= CONTRACT_SHIFT_NATS) | tick.tail_above
+                    slower = np.fmin(tick.shift_nats, tick.peer_shift_nats) >= CONTRACT_SHIFT_NATS
+                    heavy = tick.tail_above & known
+                    slower |= heavy & rare(heavy, known, caps.freeze_share)
                     alarm = alarm | (contract_alarm[:, None] & known & slower)
             if alarm.any():
                 wobble = np.maximum(tick.band_nats / 3, self.policy.detection.wobble_floor_ratio)
                 calm = peers_calm(tick.shift_nats, known, wobble)
-                own = stands_out(alarm, known, calm, caps.freeze_share)
+                stirred = tick.log_evidence > 0.5 * tick.log_threshold
+                own = stands_out(alarm, known, calm, caps.freeze_share, stirred)
                 shared = alarm & ~calm & (known.sum(axis=0) - known > 0)
         error_own = error_alarm
         if error_alarm.any():
@@ -181,7 +186,7 @@ class Rules:
         )  # fmt: skip
 
     def _more_than_others(self, failures: Ints, total: Ints, eligible: Bools, accused: Bools) -> Bools:
-        """Whether twice the share of its peers' requests fails at a node, and more by the share that counts, (N,).
+        """Whether twice the share of its peers' requests fails at a node and more by the share that counts, beyond chance, (N,).
 
         When the whole pool misses its SLO, a node that is also a little slower than usual is not why. Peers that are accused
         themselves are no measure, unless most are.
@@ -193,7 +198,8 @@ class Rules:
             peers = eligible
         for failed, answered in ((failures, total), self.window.recent(self.policy.breaker.breach_ticks)[::-1]):
             others = np.nan_to_num(ratio_of_others(failed, answered, peers))  # nobody else answered: nothing to compare with
-            more |= (failed > 0) & (failed >= np.maximum(2.0 * others, others + margin) * answered)
+            usual = np.maximum(2.0 * others, others + margin) * answered
+            more |= (failed > 0) & (failed >= usual + _SE * np.sqrt(2.0 * others * answered))
         return more
 
     def forget(self, nodes: Bools) -> None:

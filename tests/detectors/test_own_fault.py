@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detectors.own_fault import peers_calm, ratio_of_others, stands_out
+from detectors.own_fault import peers_calm, rare, ratio_of_others, stands_out
 
 
 def column(*values: float) -> np.ndarray:
@@ -48,3 +48,16 @@ def test_ratio_of_others_leaves_the_node_out() -> None:
     ratio = ratio_of_others(np.array([10, 1, 0]), np.array([100, 50, 50]), np.array([True, True, True]))
     np.testing.assert_allclose(ratio, [0.01, 10 / 150, 11 / 150])
     assert np.isnan(ratio_of_others(np.array([1]), np.array([5]), np.array([True]))[0])
+
+
+def test_others_whose_evidence_rises_count_as_moved() -> None:
+    alarm, known = np.array([[True], [False], [False], [False]]), np.ones((4, 1), bool)
+    calm = peers_calm(column(0.1, 0.0, 0.01, 0.0), known, 0.02)
+    stirred = np.array([[True], [True], [True], [False]])
+    assert stands_out(alarm, known, calm, 0.3).any()
+    assert not stands_out(alarm, known, calm, 0.3, stirred).any()
+
+
+def test_rare_is_what_few_others_have() -> None:
+    flag = np.array([[True], [True], [False], [False], [False]])
+    assert rare(flag, np.ones((5, 1), bool), 0.3)[:, 0].tolist() == [True, True, False, False, False]

@@ -105,6 +105,23 @@ def test_no_node_pays_for_prompts_that_make_all_of_them_miss_the_slo(judged: Jud
     assert "workload_shift" in heard.words()
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "strength", "share", "ttft_s"),
+    [("long_prompts", 7.0, 1.0, 1.0), ("slow", 1.25, 1.0, 0.2), ("slow", 6.0, 0.05, 1.0)],
+    ids=["longer prompts", "a quarter slower, tight SLO", "a heavier tail"],
+)
+def test_no_node_is_named_for_what_all_of_them_show(
+    judged: Judged, kit: Any, kind: str, strength: float, share: float, ttft_s: float, seed: int
+) -> None:
+    nodes = 4 + 4 * seed
+    fault = kit.Fault(kind, range(nodes), FAULT_AT, strength=strength, share=share)
+    heard = judged(policy=kit.policy(ttft_s=ttft_s), nodes=nodes, seconds=840.0, seed=seed, faults=[fault])
+    assert [d.subject for d in heard.decisions if d.scope == "node"] == []
+    assert [f.node for f in heard.findings if f.finding == "node_degradation"] == []
+    assert heard.words() & {"workload_shift", "fleet_degradation", "frozen"}
+
+
 def test_several_bad_nodes_are_opened_one_at_a_time(judged: Judged, kit: Any) -> None:
     heard = judged(nodes=10, seconds=840.0, faults=[kit.Fault("slow", [0, 1, 2], FAULT_AT, strength=4.0)])
     away: set[str] = set()
