@@ -199,9 +199,9 @@ def _dead_letters(site: Site, case: Case) -> int:
     starts = [records[0].offset() if records else 1 << 62 for records in first]
     (row,) = site.reader.query(
         "SELECT count() AS n, uniqExact(stage, reason, origin_topic, origin_partition, origin_offset, sha256) AS u "
-        "FROM dead_letter_history "
-        "WHERE (src_partition = 0 AND src_offset >= {a:UInt64}) OR (src_partition = 1 AND src_offset >= {b:UInt64})",
-        {"a": starts[0], "b": starts[1]},
+        "FROM dead_letter_history WHERE src_offset >= multiIf(src_partition = 0, {a:UInt64}, src_partition = 1, {b:UInt64}, "
+        "src_partition = 2, {c:UInt64}, {d:UInt64})",
+        dict(zip("abcd", starts, strict=True)),
     )
     if (row["n"], row["u"]) != (len(letters), len(letters)):
         raise Failed(f"{case.pool}: {row['n']} dead letters in ClickHouse, {len(letters)} in the topic")

@@ -21,7 +21,8 @@ from streams.framing import EventFramer
 
 __all__: list[str] = []
 
-GROUP = "data"
+GROUP, MORE = "data", "more data"
+"""Two, since the mock cluster keeps 5 MB of a partition."""
 NODE_EVENTS = TELEMETRY[1].name
 
 
@@ -175,7 +176,7 @@ def wrong_version(site: Site, pool: str) -> Case:
 
 
 @fault(
-    GROUP,
+    MORE,
     "impossible numbers",
     "NaN, Infinity, 1e999, negative, 10^9 s, text, 120 events",
     "120 dead letters, decisions as without",
@@ -204,7 +205,7 @@ def _check_oversized(site: Site, case: Case) -> None:
 
 
 @fault(
-    GROUP,
+    MORE,
     "oversized records",
     "20 events of 700 kB",
     "dead letters, cut at 64 KiB and marked",
@@ -234,7 +235,7 @@ def _node_events(pool: str, *, resets: bool) -> list[tuple[float, bytes]]:
 
 
 @fault(
-    GROUP,
+    MORE,
     "counter resets",
     "counters of every node fall to 0 (engine restarts)",
     "decisions as with counters that go on",
@@ -258,7 +259,7 @@ def _no_open(site: Site, case: Case) -> None:
 
 
 @fault(
-    GROUP, "whole fleet slow", "all ten nodes six times slower at once", "no open: a shared cause", together=True, check=_no_open
+    MORE, "whole fleet slow", "all ten nodes six times slower at once", "no open: a shared cause", together=True, check=_no_open
 )
 def fleet_slow(site: Site, pool: str) -> Case:
     case = Case(pool)
@@ -273,7 +274,7 @@ def _silent(site: Site, case: Case) -> None:
     case.figures["opens_of_silent"] = 0
 
 
-@fault(GROUP, "nodes fall silent", "40 % of the nodes send nothing from 120 s on", "no open of a silent node", together=True,
+@fault(MORE, "nodes fall silent", "40 % of the nodes send nothing from 120 s on", "no open of a silent node", together=True,
        check=_silent)  # fmt: skip
 def silent(site: Site, pool: str) -> Case:
     case = Case(pool)
@@ -293,7 +294,7 @@ def _flapped(site: Site, case: Case) -> None:
         raise Failed(f"{len(trips)} trips, at {[round(d.t - T0_S) for d in trips]}")
 
 
-@fault(GROUP, "flapping node", "40 s slow every two minutes, for 15 minutes", "three trips in 10 minutes, the next one latches",
+@fault(MORE, "flapping node", "40 s slow every two minutes, for 15 minutes", "three trips in 10 minutes, the next one latches",
        together=True, check=_flapped)  # fmt: skip
 def flapper(site: Site, pool: str) -> Case:
     case, length_s = Case(pool), 900.0
@@ -313,7 +314,7 @@ def _population(site: Site, case: Case) -> None:
     case.figures["blocked_by_a_host"] = "at most 1"
 
 
-@fault(GROUP, "forged population", "40 made-up nodes widen the judge's cap while three nodes are slow",
+@fault(MORE, "forged population", "40 made-up nodes widen the judge's cap while three nodes are slow",
        "no host blocks more than a tenth of its ten", together=True, check=_population)  # fmt: skip
 def population(site: Site, pool: str) -> Case:
     case = Case(pool)

@@ -9,7 +9,7 @@ import time
 from bench.faults.case import Case, play
 from bench.faults.processes import Child
 from bench.faults.registry import fault
-from bench.faults.site import REQUESTS, Failed, Site, wait_for
+from bench.faults.site import N_PARTITIONS, REQUESTS, Failed, Site, wait_for
 from bench.faults.workload import request
 from schemas.results import Decision, encode_line
 from schemas.topics import DECISIONS, partition_of
@@ -80,7 +80,7 @@ def void_append(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)
     play(site, [case], 5.0, [(1.0, lambda: _kill(site, "judge"))])
     site.judge.wait_ready(30)
-    partition = partition_of(pool, 2)
+    partition = partition_of(pool, N_PARTITIONS)
     late = Decision(
         t=1_796_000_239.0, pool=pool, scope="node", subject="gpu-007", state="OPEN", version=(1, 0, 99), tx="zombie",
         mode="enforce", not_after=1_796_000_299.0,

@@ -28,7 +28,7 @@ from streams.settings import Settings
 
 __all__ = ["N_PARTITIONS", "Failed", "Site", "wait_for"]
 
-N_PARTITIONS = 2
+N_PARTITIONS = 4
 
 
 class Failed(Exception):

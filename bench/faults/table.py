@@ -27,6 +27,7 @@ ROWS = (rows_attack, rows_clickhouse, rows_clock, rows_data, rows_flood, rows_ka
 
 GROUPS: dict[str, dict[str, Any]] = {
     "data": {},
+    "more data": {},
     "workers": {},
     "redis": {},
     "clickhouse": {"prepare": rows_clickhouse.small_disk},

@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.faults.case import Case, play
 from bench.faults.closing import close
-from bench.faults.site import Failed, Site
+from bench.faults.site import N_PARTITIONS, Failed, Site
 from bench.report import Report
 from schemas.errors import SchemaError
 from schemas.topics import DECISIONS
@@ -41,7 +41,7 @@ class Delays:
 
 def _delays(site: Site, pools: set[str]) -> Delays:
     appended = []
-    for partition in range(2):
+    for partition in range(N_PARTITIONS):
         reader = LogReader()
         for record in list(site.tail.records[DECISIONS.name, partition]):
             try:
