@@ -94,7 +94,8 @@ def _keep_little(settings: Settings) -> None:
     resource = ConfigResource(ConfigResource.Type.TOPIC, FRAMES.name)
     for name, value in (("retention.bytes", str(256 << 20)), ("segment.bytes", str(64 << 20))):
         resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
-    for done in AdminClient(client_config(settings)).incremental_alter_configs([resource]).values():
+    admin = AdminClient(client_config(settings))  # while it is waited for: without it the answers are cancelled
+    for done in admin.incremental_alter_configs([resource]).values():
         done.result(20)
 
 
