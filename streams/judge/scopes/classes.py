@@ -89,6 +89,7 @@ class Classes:
         self.error_rates.grow(MAX_CLASSES)
         self.failure_rates.grow(MAX_CLASSES)
         self.breach = np.zeros(MAX_CLASSES, np.int64)
+        self.silent = np.zeros(MAX_CLASSES, np.int64)  # requests of ticks without a failure, not learnt yet
         self.timed: tuple[Ints, Ints] | None = None  # residual sums and counts by SLI, class and node since suspicion began
         self.slis = [LATENCY_SLIS.index(name) for name in sorted(policy.slo)]
         self.tick = (Covered.concat([]), np.zeros((3, 0), np.int64))
@@ -137,6 +138,9 @@ class Classes:
         cells = (ALL + 1) * groups
         counts = np.empty((3, ALL + 1, groups), np.int64)
         for at, rows in ((TOTAL, None), (ERRORS, covered.error), (FAILED, covered.failed)):
+            if rows is not None and not rows.any():
+                counts[at] = 0
+                continue
             g = group if rows is None else group[rows]
             flat = np.zeros(cells, np.int64)
             for kind_of in classes if rows is None else classes[:, rows]:
@@ -154,21 +158,24 @@ class Classes:
             away: Subjects that are not closed.
         """
         rules, caps, w = self.policy.breaker, self.policy.caps, self.window
-        n = w.recent(1)
+        n = w.last
         held = np.array([self.subject(i) in away for i in range(MAX_CLASSES)]) if away else np.zeros(MAX_CLASSES, np.bool_)
+        if not n[FAILED, ALL] and self._quiet():
+            self.silent += n[TOTAL, :ALL]
+            return self._nothing(w.sums.sum(axis=2))
         hold = held | (self.breach > 0) | hold_all
+        for rates in (self.error_rates, self.failure_rates):
+            rates.requests += np.where(hold, 0, self.silent)
+        self.silent[:] = 0
         error_alarm = self.error_rates.update(n[TOTAL, :ALL], n[ERRORS, :ALL], hold)
         failure_alarm = self.failure_rates.update(n[TOTAL, :ALL], n[FAILED, :ALL], hold)
         alarm = error_alarm | failure_alarm
         counts = w.sums.sum(axis=2)
         share = counts[TOTAL, :ALL] / max(int(counts[TOTAL, ALL]), 1)
-        nothing = np.full(MAX_CLASSES, np.nan)
         if not alarm.any():
             self.breach[:] = 0
             self.timed = None
-            none, zero = np.zeros(MAX_CLASSES, np.bool_), np.zeros(MAX_CLASSES, np.int64)
-            alike = Contrast(zero, zero, np.zeros(MAX_CLASSES), zero, zero)
-            return ClassCase(counts, share, alike, alike, nothing, nothing, none, none, none)
+            return self._nothing(counts)
         all_total = w.sums[TOTAL, ALL]
         errors = contrast(w.sums[TOTAL, :ALL], w.sums[ERRORS, :ALL], all_total, w.sums[ERRORS, ALL])
         failures = contrast(w.sums[TOTAL, :ALL], w.sums[FAILED, :ALL], all_total, w.sums[FAILED, ALL])
@@ -188,9 +195,20 @@ class Classes:
         wanted = suspect & hurt & (self.breach >= rules.breach_ticks) & (n[FAILED, :ALL] > 0)
         return ClassCase(counts, share, errors, failures, shift, rest, alarm, suspect, wanted)
 
+    def _quiet(self) -> bool:
+        """No class is anywhere near an alarm."""
+        return not self.breach.any() and all(rates.log_sr.max() < 0.0 for rates in (self.error_rates, self.failure_rates))
+
+    def _nothing(self, counts: Ints) -> ClassCase:
+        """Nothing speaks against any class."""
+        none, zero, unknown = np.zeros(MAX_CLASSES, np.bool_), np.zeros(MAX_CLASSES, np.int64), np.full(MAX_CLASSES, np.nan)
+        alike = Contrast(zero, zero, np.zeros(MAX_CLASSES), zero, zero)
+        share = counts[TOTAL, :ALL] / max(int(counts[TOTAL, ALL]), 1)
+        return ClassCase(counts, share, alike, alike, unknown, unknown, none, none, none)
+
     def answers(self, index: int) -> tuple[int, int]:
         """Good and bad answers of the tick; as many failures as are usual for the class are not held against it."""
-        n = self.window.recent(1)
+        n = self.window.last
         total, failed = int(n[TOTAL, index]), int(n[FAILED, index])
         bad = max(0, failed - int(self.failure_rates.base_ratio()[index] * total))
         return total - bad, bad
@@ -218,6 +236,7 @@ class Classes:
             for rates in (self.error_rates, self.failure_rates):
                 rates.forget(chosen, baseline=True)
             self.breach[classes] = 0
+            self.silent[classes] = 0
             self.window.forget(classes)
             if self.timed is not None:
                 for part in self.timed:
@@ -258,6 +277,7 @@ class Classes:
         return {
             "adapters": self.adapters.dump(), "tenants": self.tenants.dump(), "window": self.window.dump(),
             "rates": [self.error_rates.dump(), self.failure_rates.dump()], "breach": self.breach.tolist(),
+            "silent": self.silent.tolist(),
             "timed": None if timed is None else [timed[0].tobytes(), timed[1].tobytes(), timed[0].shape[2]],
         }  # fmt: skip
 
@@ -269,6 +289,7 @@ class Classes:
         for rates, state in zip((self.error_rates, self.failure_rates), raw["rates"], strict=True):
             rates.load(state)
         self.breach = np.array(raw["breach"], np.int64)
+        self.silent = np.array(raw["silent"], np.int64)
         if raw["timed"] is not None:
             sums, counts, groups = raw["timed"]
             shape = (len(LATENCY_SLIS), ALL + 1, groups)

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.batch import NO_CODE
-
 __all__ = ["IDLE_S", "MAX_NAMES", "Names"]
 
 MAX_NAMES = 4096
@@ -56,7 +54,7 @@ class Names:
                     continue
                 number = self.numbers[word] = len(self.numbers) + 1
             table[i] = number
-        return table[np.where(codes == NO_CODE, len(words), codes)]
+        return table[np.minimum(codes, np.uint32(len(words)))]  # NO_CODE is the greatest
 
     def take_seats(
         self, t_s: float, numbers: NDArray[np.uint16], may_leave: Callable[[str], bool]

@@ -184,7 +184,7 @@ class Scopes:
 
     def _pool_answers(self) -> tuple[int, int]:
         """Of the whole pool; failures up to the objective are what the contract allows."""
-        now = self.classes.window.recent(1)
+        now = self.classes.window.last
         total, failed = int(now[TOTAL, ALL]), int(now[FAILED, ALL])
         allowed = max((1.0 - slo.objective for slo in self.policy.slo.values()), default=0.0)
         bad = max(0, failed - int(max(allowed, 0.005) * total))

@@ -59,13 +59,13 @@ class Sessions:
         self.breach = np.zeros(SESSION_BUCKETS, np.int64)
         self.requests = np.zeros(SESSION_BUCKETS, np.int64)
         self.errors = np.zeros(SESSION_BUCKETS, np.int64)
+        self.silent = np.zeros(SESSION_BUCKETS, np.int64)  # requests of ticks without an error, not learnt yet
 
     def take(self, covered: Covered) -> None:
         """The requests of a tick."""
         session = covered.session.astype(np.int64)
-        known = session < SESSION_BUCKETS
         self.requests = np.bincount(session, minlength=SESSION_BUCKETS + 1)[:SESSION_BUCKETS]
-        wrong = covered.error & known
+        wrong = covered.error & (covered.session < SESSION_BUCKETS)
         bucket, node = session[wrong], covered.node[wrong].astype(np.int64)
         self.errors = np.bincount(bucket, minlength=SESSION_BUCKETS)
         self.window.add(self.requests, bucket, node)
@@ -80,6 +80,11 @@ class Sessions:
             away: Buckets that are not closed.
         """
         rules, caps = self.policy.breaker, self.policy.caps
+        if not self.errors.any() and not self.breach.any() and self.rates.log_sr.max() < 0.0:
+            self.silent += self.requests
+            return None
+        self.rates.requests += np.where(away | (self.breach > 0) | hold_all, 0, self.silent)
+        self.silent[:] = 0
         alarm = self.rates.update(self.requests, self.errors, away | (self.breach > 0) | hold_all)
         if not alarm.any():
             self.breach[:] = 0
@@ -109,10 +114,16 @@ class Sessions:
 
     def dump(self) -> dict[str, Any]:
         """State for a snapshot, between two ticks."""
-        return {"window": self.window.dump(), "rates": self.rates.dump(), "breach": self.breach.tobytes()}
+        return {
+            "window": self.window.dump(),
+            "rates": self.rates.dump(),
+            "breach": self.breach.tobytes(),
+            "silent": self.silent.tobytes(),
+        }
 
     def load(self, raw: dict[str, Any]) -> None:
         """What `dump` wrote."""
         self.window.load(raw["window"])
         self.rates.load(raw["rates"])
         self.breach = np.frombuffer(raw["breach"], np.int64).copy()
+        self.silent = np.frombuffer(raw["silent"], np.int64).copy()

@@ -32,6 +32,8 @@ class ClassWindow:
         self.length, self.at = length, 0
         self.ring = np.zeros((length, 3, ALL + 1, 0), np.int32)
         self.sums = np.zeros((3, ALL + 1, 0), np.int64)
+        self.last = np.zeros((3, ALL + 1), np.int64)
+        """Of the last tick, over all nodes."""
 
     @property
     def groups(self) -> int:
@@ -50,6 +52,7 @@ class ClassWindow:
         self.sums += counts - self.ring[self.at]
         self.ring[self.at] = counts
         self.at = (self.at + 1) % self.length
+        self.last = counts.sum(axis=2)
 
     def recent(self, ticks: int) -> Ints:
         """Sums of the last `ticks` ticks over all nodes, (3, ALL + 1)."""
@@ -89,7 +92,10 @@ class SessionWindow:
         if len(self.ticks) == self.length:
             self.requests -= self.ticks[0][0]
         self.requests += requests
-        pairs, counts = np.unique(bucket << 32 | node, return_counts=True)
+        if len(bucket):
+            pairs, counts = np.unique(bucket << 32 | node, return_counts=True)
+        else:
+            pairs = counts = np.zeros(0, np.int64)
         self.ticks.append((requests, pairs, counts.astype(np.int64)))
 
     def errors(self) -> tuple[Ints, Ints, Ints]:
