@@ -33,17 +33,25 @@ class Server:
         self.up = True
         self.seen: list[tuple[bytes | None, bytes | None]] = []
         self._saved: dict[str, bytes] = {}
+        self._now: tuple[bytes | None, bytes | None] | None = None
         client.flushall()
 
     def pair(self) -> tuple[bytes | None, bytes | None]:
-        """What stands there now."""
-        head, snapshot = self.client.mget(self.keys.head, self.keys.snap)  # type: ignore[misc]
-        if (head, snapshot) not in self.seen[-20:]:
-            self.seen.append((head, snapshot))
-        return head, snapshot
+        """What stands there now. Everything that writes does it through here, so it need not be read again until then."""
+        if self._now is None:
+            head, snapshot = self.client.mget(self.keys.head, self.keys.snap)  # type: ignore[misc]
+            self._now = head, snapshot
+            if self._now not in self.seen[-20:]:
+                self.seen.append(self._now)
+        return self._now
+
+    def changed(self) -> None:
+        """Somebody wrote."""
+        self._now = None
 
     def put(self, head: bytes | None, snapshot: bytes | None) -> None:
         """Somebody who may write to Redis writes."""
+        self.changed()
         for key, value in ((self.keys.head, head), (self.keys.snap, snapshot)):
             if value is None:
                 self.client.delete(key)
@@ -57,6 +65,7 @@ class Server:
 
     def roll_back(self) -> None:
         """The backup comes back."""
+        self.changed()
         for name in (self.keys.head, self.keys.snap, self.keys.log):
             self.client.delete(name)
         for name, raw in self._saved.items():
@@ -64,6 +73,7 @@ class Server:
 
     def lose_all(self, *, functions: bool) -> None:
         """FLUSHALL, or a restart without persistence."""
+        self.changed()
         self.client.flushall()
         if functions:
             self.client.function_flush("SYNC")
@@ -85,6 +95,7 @@ class JudgeLink:
         if not self.server.up or fate == "lost":
             raise Away("away")
         reply = self.server.client.execute_command(*arguments)
+        self.server.changed()
         self.server.pair()
         if fate == "unanswered":
             raise Away("no answer")
