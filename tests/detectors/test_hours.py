@@ -109,3 +109,17 @@ def test_the_policy_can_turn_it_off():
     drive(bank, range(3 * PER_DAY))
     assert bank._state.hour.size == 0
     assert not bank._derived.band.max() < 0.3  # the rhythm is taken for wobble
+
+
+def test_nodes_that_come_and_go_while_hours_are_kept():
+    bank = bank_of()
+    drive(bank, range(3 * PER_DAY))
+    known = bank._state.hour[:, 1:3].copy()
+    for _ in range(20):
+        bank.add_node()
+    assert np.array_equal(bank._state.hour[:, 1:3], known)
+    gone = np.zeros(22, np.bool_)
+    gone[0] = True
+    bank.rebase(gone)
+    assert not bank._state.hour[:, 1].any()  # what is normal is another thing now, by day and by hour
+    assert np.array_equal(bank._state.hour[:, 2], known[:, 1])
