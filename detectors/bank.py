@@ -8,6 +8,7 @@ every sum is a sum of integers.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -308,32 +309,34 @@ class SeriesBank:
         """Everything that later results depend on, open ticks included; `restore` continues from it as if nothing had
         happened.
         """
+        return msgspec.msgpack.encode(self.dump())
+
+    def dump(self) -> dict[str, Any]:
+        """The same before it is encoded: parts of it are the arrays themselves, so encode it before anything goes on."""
         arrays = {f.name: getattr(self._state, f.name) for f in dataclasses.fields(BankState)}
-        return msgspec.msgpack.encode(
-            {
-                "version": _VERSION,
-                "n_nodes": self.n_nodes,
-                "tick_s": self.tick_s,
-                "open_slots": self.open_slots,
-                "closed": self._closed,
-                "last_filled": self._last_filled,
-                "arrays": pack(arrays | {"weight": self._derived.weight}),
-                "model": pack(self.model.arrays()),
-                "open": {str(slot): pack(Rows.join(parts).arrays()) for slot, parts in sorted(self._open.items())},
-                "log": pack(self._log.arrays()),
-            }
-        )
+        return {
+            "version": _VERSION,
+            "n_nodes": self.n_nodes,
+            "tick_s": self.tick_s,
+            "open_slots": self.open_slots,
+            "closed": self._closed,
+            "last_filled": self._last_filled,
+            "arrays": pack(arrays | {"weight": self._derived.weight}),
+            "model": pack(self.model.arrays()),
+            "open": {str(slot): pack(Rows.join(parts).arrays()) for slot, parts in sorted(self._open.items())},
+            "log": pack(self._log.arrays()),
+        }
 
     @classmethod
-    def restore(cls, raw: bytes, detection: Detection) -> SeriesBank:
-        """The bank whose `state` is `raw`.
+    def restore(cls, raw: bytes | dict[str, Any], detection: Detection) -> SeriesBank:
+        """The bank whose `state` is `raw`, or whose `dump` was encoded and decoded as a part of something else.
 
         Raises:
             SchemaError: The bytes are not such a state, or were made under settings that shape it otherwise (tick, period,
                 lag, strata).
         """
         try:
-            saved = msgspec.msgpack.decode(raw)
+            saved = raw if isinstance(raw, dict) else msgspec.msgpack.decode(raw)
             if saved["version"] != _VERSION:
                 raise SchemaError("snapshot_version", f"bank state version {saved['version']}, expected {_VERSION}")
             bank = cls(detection, saved["tick_s"], saved["open_slots"])

@@ -179,8 +179,13 @@ _ROW_AXIS |= dict.fromkeys(("blocks", "block_sum", "block_wobble", "long", "long
 
 
 def pack(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """Arrays as plain values for MessagePack."""
-    return {name: (a.dtype.str, a.shape, np.ascontiguousarray(a).tobytes()) for name, a in arrays.items()}
+    """Arrays as plain values for MessagePack, which copies their bytes: encode before an array changes."""
+    return {name: (a.dtype.str, a.shape, _bytes(a)) for name, a in arrays.items()}
+
+
+def _bytes(array: NDArray[Any]) -> memoryview | bytes:
+    """The array's bytes, without a copy where there are any."""
+    return memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b""
 
 
 def unpack(packed: dict[str, Any]) -> dict[str, NDArray[Any]]:

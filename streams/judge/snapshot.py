@@ -46,7 +46,7 @@ def dump_judge(judge: PoolJudge) -> bytes:
         "event_clock": judge.event_clock.dump(),
         "slots": judge.slots.dump(),
         "events": judge.events.dump(),
-        "bank": ticker.bank.state(),
+        "bank": ticker.bank.dump(),
         "errors": ticker.errors.dump(),
         "contract": ticker.contract.dump(),
         "burn": ticker.burn.dump(),
