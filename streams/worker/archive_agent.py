@@ -25,7 +25,7 @@ from faust.types import TP
 
 from schemas.deadletter import DeadLetter
 from schemas.errors import SchemaError, SinkBackpressure, SourceError
-from schemas.topics import DEADLETTER, DECISIONS
+from schemas.topics import DEADLETTER, DECISIONS, WINDOWS
 from sinks.base import Batch, BatchingSink, Writer
 from streams.kafka import client_config
 from streams.settings import Settings
@@ -44,6 +44,7 @@ _MAX_ROWS = 10_000
 _MAX_PAUSE_S = 30.0
 _RELEASE_S = 3.0
 _INSERT_S = 0.1
+_EARLIER = 256  # blocks of windows: a tick of that many pools
 _NOTE = re.compile(r"until (\d+)")
 _json = msgspec.json.Encoder(enc_hook=str)
 
@@ -162,6 +163,7 @@ class ArchiveAgent:
         while True:
             try:
                 committed, note, epoch = await asyncio.to_thread(self._where, tp)
+                earlier = await asyncio.to_thread(self._before, tp, committed)
             except (SourceError, KafkaException) as exc:
                 log.warning("cannot take the partition over yet, trying again", topic=tp.topic, partition=tp.partition,
                             cause=str(exc))  # fmt: skip
@@ -171,7 +173,10 @@ class ArchiveAgent:
             tenure = self._owned[tp]
             tenure.next_offset = tenure.stored_to = committed
             tenure.end_first_at = note if note is not None and note >= (committed or 0) else None
-            return ArchiveRows(tp.topic, tp.partition, LogReader(epoch), quiet_s=self._quiet_s)
+            rows = ArchiveRows(tp.topic, tp.partition, LogReader(epoch), quiet_s=self._quiet_s)
+            for value in earlier:
+                rows.remember(value)
+            return rows
 
     def _where(self, tp: TP) -> tuple[int | None, int | None, int]:
         consumer = Consumer(self._config)
@@ -187,6 +192,13 @@ class ArchiveAgent:
                 with contextlib.suppress(SchemaError):
                     reader.read(record.offset(), record.value())
         return committed, int(match[1]) if match else None, reader.epoch
+
+    def _before(self, tp: TP, committed: int | None) -> list[bytes]:
+        """The windows before ours: which rows of a tick are kept depends on the tick before, and a batch must not change."""
+        if tp.topic != WINDOWS.name or not committed or not self._quiet_s:
+            return []
+        records = read_partition(self._config, tp.topic, tp.partition, max(0, committed - _EARLIER), committed)
+        return [record.value() or b"" for record in records]
 
     # -- records ---------------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,11 @@ class ArchiveRows:
             SchemaError: The record is not what its topic holds, or is void.
         """
         return self._rows(record, Origin(self.topic, self.partition, record.offset))
+
+    def remember(self, value: bytes) -> None:
+        """Windows that came before the first record: they make no rows, but what is kept of the next ones depends on them."""
+        with contextlib.suppress(SchemaError):
+            self._thinner.keep(decode_windows(value))
 
     def letter(self, record: Any, error: SchemaError) -> DeadLetter:
         """The dead letter of a record that has no row."""

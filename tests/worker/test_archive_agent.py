@@ -100,6 +100,7 @@ class Rig:
         self.app, self.table = App(), table
         self.letters: list[DeadLetter] = []
         self.fatal: list[str] = []
+        self.earlier: list[bytes] = []
 
         async def dead_letter(letter: DeadLetter) -> None:
             self.letters.append(letter)
@@ -111,6 +112,7 @@ class Rig:
             on_fatal=self.fatal.append, flush_s=0.0,
         )  # fmt: skip
         self.agent._where = lambda tp: where  # type: ignore[method-assign]
+        self.agent._before = lambda tp, committed: self.earlier  # type: ignore[method-assign]
         self.agent.attach()
 
     async def assign(self, *tps: TP) -> None:
@@ -308,3 +310,27 @@ async def test_batch_that_cannot_be_taken_ends_the_process(rig: Rig, monkeypatch
     await rig.agent.handle(windows(0, 4))
     assert ["rows cannot be stored: KeyError" in why for why in rig.fatal] == [True]
     assert WINDOWS not in rig.agent.done, "its offsets are not committed any more"
+
+
+def status_window(offset: int, status: list[str]) -> Record:
+    columns = {"node": ["n0", "n1"], "sli": ["ttft_s"] * 2, "status": status, "n": np.ones(2, np.uint32)}
+    return Record(offset, encode_windows("p", round(T_S * 1000) // 60_000 * 60_000 + 1000 * offset, columns))
+
+
+async def test_new_owner_keeps_the_rows_that_the_former_one_kept() -> None:
+    """Quiet series are kept once a minute; what is quiet depends on the tick before, which the new owner has not stored."""
+    blocks = [status_window(o, ["OK", "DEGRADED" if o == 3 else "OK"]) for o in range(6)]
+
+    async def stored(first: int, earlier: list[bytes]) -> list[int]:
+        table = Table()
+        rig = Rig(table, (first or None, None, -1))
+        rig.earlier = earlier
+        await rig.assign(WINDOWS)
+        await rig.agent.handle(FetchBatch(WINDOWS, blocks[first:], 0))
+        await rig.agent.release()
+        return [offset for name, offset in table.rows if name == "windows" and offset >= 3]
+
+    whole = await stored(0, [])
+    assert whole == [3, 4], "the node that became worse, and then better"
+    assert await stored(3, [b.value for b in blocks[:3]]) == whole
+    assert await stored(3, []) != whole, "without what came before it keeps its first tick whole"
