@@ -23,7 +23,7 @@ HOSTS_S = 5.0
 """Hosts equal the log so soon after the pipeline has come to rest."""
 
 
-def settle(site: Site, deadline_s: float = 60.0) -> float:
+def settle(site: Site, deadline_s: float = 120.0) -> float:
     """Until every group has committed everything; seconds that took.
 
     Raises:

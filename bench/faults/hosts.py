@@ -18,7 +18,7 @@ from bench.faults.workload import NODES
 __all__ = ["FLEET", "Host", "Hosts", "Sighting"]
 
 FLEET = "faults"
-_LOOK_S = 0.1
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
