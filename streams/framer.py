@@ -315,6 +315,11 @@ class Framer:
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         new = {(p.topic, p.partition) for p in partitions}
         self._owned |= new
+        try:  # where reading begins: a source that was read to its end before must not be waited for
+            begins = {(p.topic, p.partition): p.offset for p in consumer.committed(partitions, timeout=2.0) if p.offset >= 0}
+        except KafkaException:
+            begins = {}
+        self._read.update(begins)
         self._aligner.assigned(new, time.monotonic())
         self._metrics.partitions.set(len(self._owned))
         log.info("partitions assigned", new=len(partitions), owned=len(self._owned))

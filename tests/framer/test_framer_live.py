@@ -27,6 +27,7 @@ from schemas.telemetry_auth import Authenticator
 from schemas.topics import partition_of
 from streams.embedded import EmbeddedStack
 from streams.framer import Framer
+from streams.framer_align import Aligner
 from streams.framer_metrics import FramerMetrics
 from streams.framing import EventFramer, Framed
 from streams.settings import Settings
@@ -184,8 +185,9 @@ def request_event(i: int, **more: object) -> bytes:
     return json.dumps(event | {"request_id": f"r-{i}", "prompt_tokens": i} | more).encode()
 
 
-def node_event(i: int) -> bytes:
-    return json.dumps({"kind": "node", "node": f"n{i % 7}", "pool": f"pool-{i % 5}", "ts": T0_S + i, "running": i}).encode()
+def node_event(i: int, **more: object) -> bytes:
+    event = {"kind": "node", "node": f"n{i % 7}", "pool": f"pool-{i % 5}", "ts": T0_S + i, "running": i}
+    return json.dumps(event | more).encode()
 
 
 RUBBISH = [b"", b"\xff\xfe", b"{", b'{"kind":"cheese"}', request_event(0, ttft_s=-1.0), b"[1]", b"x" * 70_000]
@@ -247,6 +249,41 @@ def test_events_that_are_not_authentic_are_dead_letters_and_frames_are_sealed(si
     assert Counter(letter.reason for letter in letters(site)) == {"no_mac": 1, "bad_mac": 1, "not_its_own": 1}
     assert {letter.raw for letter in letters(site)} == set(forged)
     assert [auth.frame_fault(m.value()) for m in site.read(site.frames)] == [None] * len(site.read(site.frames))
+
+
+def worst_lag_s(site: Site) -> float:
+    """How far the event time of any row lies behind the newest one before it in its partition, seconds."""
+    newest: dict[int, float] = {}
+    worst = 0.0
+    for message in sorted(site.read(site.frames), key=lambda m: (m.partition(), m.offset())):
+        frame = decode_frame(message.value())
+        times = [e.ts for e in frame.events] if isinstance(frame, EventFrame) else (frame.batch.ts_ns / 1e9).tolist()
+        worst = max(worst, newest.get(message.partition(), 0.0) - min(times))
+        newest[message.partition()] = max(newest.get(message.partition(), 0.0), *times)
+    return worst
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_after_ten_minutes_away_no_topic_runs_ahead(
+    site: Site, wait_until: Wait, monkeypatch: pytest.MonkeyPatch, aligned: bool
+) -> None:
+    """Requests are many and node states few, so that one read holds all of these and little of those."""
+    if not aligned:
+        monkeypatch.setattr("streams.framer.Aligner", lambda: Aligner(bound_ms=1 << 40))
+    producer, n, span_s = Producer({**site.client(), "linger.ms": 5}), 24_000, 600.0
+    start_s = time.time() - span_s
+    for i in range(n):
+        ts = start_s + span_s * i / n
+        events = [(site.sources[0], request_event(i, ts=ts, pool="p", node=f"n{i % 3}"))]
+        if i % 40 == 0:
+            events.append((site.sources[1], node_event(i, ts=ts, pool="p")))
+        for topic, event in events:
+            producer.produce(topic, event, partition=0, timestamp=round(ts * 1000))
+        producer.poll(0)
+    assert producer.flush(20) == 0
+    with site.running():
+        wait_until(site.all_committed, "everything to be framed and committed", 60)
+    assert (worst_lag_s(site) < 5.0) == aligned
 
 
 def test_nothing_is_lost_or_doubled_when_the_framer_is_killed(site: Site, wait_until: Wait) -> None:
