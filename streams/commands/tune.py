@@ -53,7 +53,8 @@ def run(
         if policies is None:
             for pool, cadence in inputs.cadence_s.items():
                 print(
-                    f"slodrift: {pool}: one value every {cadence:g} s, an aggregated series; tune is for requests",
+                    f"slodrift: {pool}: one value every {cadence:g} s, an aggregated series; tune is for requests "
+                    "(series.false_alarms_per_day in the policy sets such a series)",
                     file=sys.stderr,
                 )
         return found
