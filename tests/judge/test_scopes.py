@@ -115,6 +115,22 @@ def test_a_class_on_one_node_alone_is_at_fault_if_the_others_there_are_well(kit:
     assert {(d.scope, d.subject) for d in heard.decisions} == {("request", "request:adapter:lora-3")}
 
 
+def test_of_classes_that_cover_the_same_failures_one_opens(kit: Any) -> None:
+    def spoil(batch: Any, after: Mask) -> None:
+        batch.adapter[batch.tenant == 4] = NO_CODE
+        batch.tenant[batch.adapter == 5] = 4  # this tenant uses that adapter, and half of its requests do
+        failing(batch, after & (batch.adapter == 5))
+
+    assert {d.subject for d in run(kit, decorated(kit, spoil)).decisions} == {"request:adapter:lora-5"}
+
+    def twins(batch: Any, after: Mask) -> None:
+        batch.tenant[batch.tenant == 4] = 3
+        batch.tenant[batch.adapter == 5] = 4
+        failing(batch, after & (batch.adapter == 5))
+
+    assert {d.subject for d in run(kit, decorated(kit, twins)).decisions} == {"request:adapter:lora-5"}
+
+
 @pytest.mark.parametrize("ttft_s", [1.0, 8.0])
 def test_another_mix_of_requests_opens_nothing(kit: Any, ttft_s: float) -> None:
     fault = kit.Fault("long_prompts", range(4), FAULT_AT, strength=7.0)
