@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from schemas.batch import RequestBatch
 from schemas.errors import ConfigError
 from schemas.frame import FrameHeader, decode_frame, encode_event_frame, encode_request_frame
-from schemas.telemetry import NodeEvent, OverrideEvent, StateEvent
+from schemas.telemetry import DeployEvent, NodeEvent, OverrideEvent, RequestEvent, StateEvent
 from schemas.telemetry_auth import Authenticator, Writer, derive_key, parse_masters
 from streams.framing import EventFramer
+from streams.simulate.output import EventProducer
 
 MASTER = bytes(range(32))
 AUTH = Authenticator([MASTER])
@@ -147,3 +148,16 @@ def test_secrets_are_not_in_reprs() -> None:
     for thing in (AUTH, NODE):
         assert MASTER.hex() not in repr(thing)
         assert str(derive_key(MASTER, "node/n1")) not in repr(thing)
+
+
+def test_simulated_telemetry_is_sealed_by_whom_it_is_about() -> None:
+    producer = EventProducer.__new__(EventProducer)  # its broker is not needed
+    producer._auth = AUTH
+    request = RequestEvent(ts=1.0, pool="p", node="n1", outcome="ok")
+    for event, writer in ((request, b"node/n1"), (state("n7"), b"node/n7"), (DeployEvent(ts=1.0, pool="p"), b"gateway/simulate")):
+        sealed = producer._sealed(event)
+        assert AUTH.event_fault(sealed) is None
+        assert b'"mac_by":"' + writer in sealed
+    assert AUTH.event_fault(producer._sealed(ORDER)) is None
+    producer._auth = None
+    assert b"mac" not in producer._sealed(request)
