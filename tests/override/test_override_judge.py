@@ -20,6 +20,7 @@ from schemas.results import Decision
 from schemas.signing import Signer
 from schemas.telemetry import OverrideEvent
 from sinks.projection import Projection
+from streams.cli import main
 from streams.framing import EventFramer
 from streams.judge import PoolJudge
 
@@ -240,6 +241,14 @@ def test_rules(fields: dict[str, Any], said: str) -> None:
         run.event(event)
         run.advance()
         assert run.rejected == {"bad_override": 1}
+
+
+@pytest.mark.parametrize("subject", ["session:9999", "request:colour:red", "pool:x"])
+def test_the_command_refuses_what_is_no_subject(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["override", POOL, subject, "--state", "FORCED_OPEN", "--for", "5m", "--reason", "abuse"])
+    assert ended.value.code == 2
+    assert subject.split(":")[0] in capsys.readouterr().err
 
 
 def test_a_policy_may_allow_less() -> None:
