@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.caps import CapState, after_open, may_open, open_limit, step_freeze, velocity_limit
+from detectors.caps import CapState, after_open, may_open, may_take, open_limit, step_freeze, velocity_limit
 from schemas.policy import Caps
 
 CAPS = Caps()
@@ -71,3 +71,19 @@ def test_lost_telemetry_freezes() -> None:
 
 def test_where_nothing_is_ever_opened_nothing_freezes() -> None:
     assert step_freeze(CapState(), 0.0, 0, 0, 0, 2, CAPS).cause is None
+
+
+def test_shares_of_other_scopes_are_counted_after_the_action() -> None:
+    assert may_take(CapState(), 0.0, 0.05, 0.05, 0.10, "the traffic", CAPS) == ""
+    assert "10.0%" in may_take(CapState(), 0.0, 0.05, 0.06, 0.10, "the traffic", CAPS)
+    assert "the traffic" in may_take(CapState(), 0.0, 0.11, 0.0, 0.10, "the traffic", CAPS)
+
+
+def test_opens_of_other_scopes_a_minute_are_few_and_a_freeze_holds_them_back() -> None:
+    state = CapState()
+    for i in range(CAPS.velocity):
+        assert may_take(state, float(i), 0.0, 0.01, 0.10, "the traffic", CAPS) == ""
+        state = after_open(state, float(i))
+    assert "opened in the last" in may_take(state, 30.0, 0.0, 0.01, 0.10, "the traffic", CAPS)
+    assert may_take(state, 60.0, 0.0, 0.01, 0.10, "the traffic", CAPS) == ""
+    assert "frozen" in may_take(CapState(frozen_since_s=0.0, cause="correlated"), 1.0, 0.0, 0.01, 0.10, "the traffic", CAPS)

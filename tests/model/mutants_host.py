@@ -206,6 +206,22 @@ MUTANTS = (
         VIEW,
     ),
     m("file-spent", "a restart prolongs no open", CLIENT + "view.py", "/ 1000 - spent_s", "/ 1000", VIEW),
+    m(
+        "refusals",
+        "a host refuses a bounded share of its requests",
+        CLIENT + "refusals.py",
+        "if wanted > budget or self._refused + 1 > budget:",
+        "if False:",
+        "tests/client/test_actions.py",
+    ),
+    m(
+        "host-sessions",
+        "a host bounds sessions",
+        CLIENT + "view.py",
+        '[e for e in entries if e.scope == "session"], limits.max_sessions)',
+        '[e for e in entries if e.scope == "session"], 1 << 31)',
+        VIEW,
+    ),
     # -- probes
     m(
         "lease-exit",

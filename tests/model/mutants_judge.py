@@ -85,6 +85,30 @@ MUTANTS = (  # -- the judge
         "if False:",
         BREAKER,
     ),
+    m(
+        "scope-cap",
+        "classes and sessions take their share at most",
+        "detectors/caps.py",
+        "if taken + more > limit + 1e-9:",
+        "if False:",
+        CAPS,
+    ),
+    m(
+        "scope-cap-before",
+        "the share counts the one about to open",
+        "detectors/caps.py",
+        "if taken + more > limit + 1e-9:",
+        "if taken > limit + 1e-9:",
+        CAPS,
+    ),
+    m(
+        "scope-velocity",
+        "few opens of other scopes a minute",
+        "detectors/caps.py",
+        "if recent + 1 > caps.velocity:",
+        "if False:",
+        CAPS,
+    ),
     # -- the log
     m(
         "void",
