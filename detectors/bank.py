@@ -124,7 +124,7 @@ class SeriesBank:
         tokens = uncached_tokens(prompt_tokens, cached_tokens)
         output = np.zeros(len(node), np.uint32) if output_tokens is None else output_tokens
         stratum = stratum_of(tokens, adapter_key, self.detection.max_strata)
-        rows = Rows(node.astype(np.uint32), latency_s, tokens, output, stratum, np.full(len(node), slot, np.int64))
+        rows = Rows(node.astype(np.uint32), latency_s, tokens, output, stratum, np.broadcast_to(np.int64(slot), len(node)))
         self._open.setdefault(slot, []).append(rows)
 
     # -- one tick ----
