@@ -18,7 +18,7 @@ from schemas.topics import DECISIONS, FRAMES, SNAPSHOTS
 from streams.kafka import client_config
 from streams.settings import Settings
 from streams.worker import snapshot as snapshots
-from streams.worker.decision_log import EpochRecord, LogState, claims, encode_epoch, fold, read_partition
+from streams.worker.decision_log import EpochRecord, claims, encode_epoch, fold, read_partition
 from streams.worker.partition import JudgeFactory, JudgePartition
 from streams.worker.producer import LogProducer
 
@@ -36,7 +36,8 @@ class Owned:
     Attributes:
         state: The judges.
         base: The newest durable snapshot, None without one.
-        log_offset: First offset of the decision log behind everything that this owner or the log said.
+        log_offset: First offset of the decision log that may hold decisions of what the state has not judged yet; behind the
+            claim only once this owner has appended one, for until then it judges again what the log holds already.
         slot: Slot of the next snapshot.
     """
 
@@ -84,15 +85,20 @@ class Takeover:
         """
         found = await asyncio.to_thread(self._newest_snapshot, partition) if self._with_snapshots else None
         owned = self._restore(partition, epoch, found)
-        start = 0 if owned.base is None else owned.base.log_offset
-        claimed = start if owned.base is None else min(start, owned.base.epoch)
-        records = await asyncio.to_thread(self._decisions, partition, claimed, epoch)
-        if any(claimed < offset < start for offset in claims(records)):
-            # Its writer had been replaced before it wrote: what it took for the log's state may be void.
-            log.warning("the snapshot is of a former owner; the decision log is read from its beginning", partition=partition)
-            owned.state.log, start = LogState(), 0
-            records = await asyncio.to_thread(self._decisions, partition, 0, epoch)
-        fold(((offset, value) for offset, value in records if offset >= start), owned.state.log)
+        base = owned.base
+        # A writer that had not appended anything was still judging again what the log held when it took over.
+        whole = base is None or base.log_offset <= base.epoch
+        if base is not None and not whole:
+            records = await asyncio.to_thread(self._decisions, partition, base.epoch, epoch)
+            if any(base.epoch < offset < base.log_offset for offset in claims(records)):
+                # Its writer had been replaced before it wrote: what it took for the log's state may be void.
+                log.warning("the snapshot is of a former owner; the decision log is read from its beginning", partition=partition)
+                whole = True
+            else:
+                fold(((offset, value) for offset, value in records if offset >= base.log_offset), owned.state.log)
+        if whole:
+            owned.log_offset = 0
+            owned.state.log = fold(await asyncio.to_thread(self._decisions, partition, 0, epoch))
         owned.state.log.epoch = epoch
         owned.state.inherited = {pool: list(live.values()) for pool, live in owned.state.log.live.items()}
         log.info("partition taken over", partition=partition, epoch=epoch, next_offset=owned.state.next_offset,
@@ -105,7 +111,7 @@ class Takeover:
     def _restore(self, partition: int, epoch: int, found: tuple[snapshots.Snapshot, int] | None) -> Owned:
         state = self._empty(partition, epoch)
         if found is None:
-            return Owned(state, None, epoch + 1, 0)
+            return Owned(state, None, 0, 0)
         base, slot = found
         if base.epoch >= epoch and base.generation == self._generation:
             log.error("the decision log is shorter than it was: hosts ignore this judge until SLODRIFT_GENERATION is raised",
@@ -116,7 +122,7 @@ class Takeover:
         except SchemaError as exc:
             log.warning("the snapshot cannot be restored; baselines are learnt anew", partition=partition, cause=str(exc))
             state = self._empty(partition, epoch)
-            return Owned(state, None, epoch + 1, 1 - slot)
+            return Owned(state, None, 0, 1 - slot)
         if base.generation == self._generation:
             state.log.epoch = base.epoch
             for decision in base.live:
@@ -124,7 +130,7 @@ class Takeover:
             state.log.version.update(base.version)
         else:
             base.log_offset = 0  # the log began anew
-        return Owned(state, base, epoch + 1, 1 - slot)
+        return Owned(state, base, base.log_offset, 1 - slot)
 
     def _empty(self, partition: int, epoch: int) -> JudgePartition:
         return JudgePartition(FRAMES.name, partition, self._factory, epoch=epoch, generation=self._generation, auth=self._auth)
