@@ -24,13 +24,17 @@ from sinks.clickhouse import ClickHouse
 from sinks.rows import Origin, decision_columns, finding_columns
 from streams.judge import PoolJudge
 
-__all__ = ["Month", "fill_day", "fill_events", "judged_blocks", "make_samples"]
+__all__ = ["Month", "fill_day", "fill_events", "fill_hours", "judged_blocks", "make_samples"]
 
 SAMPLE_NODES, SLOW_NODES = 40, 4
 INCIDENT_TICKS = 120
 INCIDENTS_PER_NODE_DAY = 0.03
 _LEARN_TICKS = 60
 _SLIS = ("ttft_s", "tpot_s", "queue_s", "e2e_s", "errors", "throughput")
+_HOURS = (
+    "t, pool, node, sli, worst, n, kl_service_nats, kl_mix_nats, evidence_margin, p999_s, threshold_s, slo_s, src_topic, "
+    "src_partition, src_offset, src_idx"
+)
 _EPISODE: tuple[BreakerState, ...] = ("OPEN", "HALF_OPEN", "OPEN", "HALF_OPEN", "CLOSED")
 _OWN = ("t", "pool", "node", "sli", "src_topic", "src_partition", "src_offset", "src_idx")
 
@@ -129,12 +133,21 @@ def fill_day(client: Client, month: Month, day: int, ticks: int, slow_rows: int)
             settings={"max_insert_threads": 1, "max_execution_time": 600},
         )
     client.command(
-        "INSERT INTO window_hours (t, pool, node, sli, worst, n, kl_service_nats, kl_mix_nats, evidence_margin, p999_s, "
-        "threshold_s, slo_s, src_topic, src_partition, src_offset, src_idx) SELECT toStartOfHour(t), pool, node, sli, "
+        f"INSERT INTO window_hours ({_HOURS}) SELECT toStartOfHour(t), pool, node, sli, "
         "max(indexOf(['OK', 'LEARNING', 'IDLE', 'INSUFFICIENT_DATA', 'STALE', 'DEGRADED', 'STALLED'], status)), max(n), "
         "max(kl_service_nats), max(kl_mix_nats), max(log_evidence - log_threshold), max(p999_s), max(threshold_s), max(slo_s), "
         "max(src_topic), max(src_partition), max(src_offset), max(src_idx) FROM windows "
         f"WHERE t >= toDateTime({start_s}, 'UTC') AND t < toDateTime({start_s + 86_400}, 'UTC') GROUP BY 1, 2, 3, 4"
+    )
+
+
+def fill_hours(client: Client, month: Month, day: int, like: int) -> None:
+    """The hours of one day without its windows: those of the day `like` once more."""
+    shift_s, start_s = 86_400 * (day - like), month.start_s + 86_400 * like
+    rest = _HOURS.split("sli, ", 1)[1]
+    client.command(
+        f"INSERT INTO window_hours ({_HOURS}) SELECT t + INTERVAL {shift_s} SECOND, pool, node, sli, {rest} FROM window_hours "
+        f"WHERE t >= toDateTime({start_s}, 'UTC') AND t < toDateTime({start_s + 86_400}, 'UTC')"
     )
 
 

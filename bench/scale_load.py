@@ -72,7 +72,9 @@ def batches(shape: LoadShape, ticks: range, seed: int) -> Iterator[tuple[int, in
             )  # fmt: skip
 
 
-def frames(shape: LoadShape, ticks: range, seed: int) -> Iterator[tuple[int, bytes]]:
-    """(tick, frame) in the order of time: one frame a node and tick."""
+def frames(shape: LoadShape, ticks: range, seed: int, split: int = 1) -> Iterator[tuple[int, bytes]]:
+    """(tick, frame) in the order of time; a node's requests of a tick in `split` frames."""
     for tick, _, batch in batches(shape, ticks, seed):
-        yield tick, encode_request_frame(FrameHeader(pool=shape.pool, node=batch.nodes[0], boot_id="b", seq=tick), batch)
+        for part, rows in enumerate(np.array_split(np.arange(len(batch)), split)):
+            header = FrameHeader(pool=shape.pool, node=batch.nodes[0], boot_id="b", seq=tick * split + part)
+            yield tick, encode_request_frame(header, batch.take(slice(int(rows[0]), int(rows[-1]) + 1)))

@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "migrate": "streams.commands.migrate",
     "explain": "streams.commands.explain",
     "acl": "streams.commands.acl",
+    "plan": "streams.commands.plan",
     "audit": "streams.commands.audit",
     "override": "streams.commands.override",
     "key": "streams.commands.key",

@@ -16,12 +16,15 @@ from schemas.policy_faults import did_you_mean
 __all__ = ["BENCHES", "run"]
 
 BENCHES: dict[str, tuple[str, str, str]] = {
+    "short": ("bench.short", "4 min", "what make bench runs: every speed, with its peers; --write FILE for the table"),
     "breaker": ("bench.breaker", "15 min, --quick 2 min", "false trips and interception of breaker rules"),
     "drift": ("bench.drift", "15 min, --quick 2 min", "false alarms and delay of the drift detector, with river"),
     "nab": ("bench.nab", "10 min", "Numenta Anomaly Benchmark; needs SLODRIFT_DATA"),
     "microsoft": ("bench.microsoft", "2 min", "23 series of API latencies; needs SLODRIFT_DATA"),
     "speed": ("bench.drift_speed", "1 min", "the detector: a sample, a tick, memory"),
     "latency": ("bench.latency", "3 min", "from a frame to allow() on a host; --kafka"),
+    "scale": ("bench.scale", "5 min", "growth of the judge's cost, fitted: --write FILE, or compared: --check"),
+    "scaleout": ("bench.scaleout", "2 min", "three judges in a group, one joins, one is killed; --kafka"),
     "archive": (
         "bench.archive",
         "25 min, --quick 1 min",

@@ -1,0 +1,1 @@
+"""How much of everything a fleet needs: coefficients measured by `slodrift bench scale`, and what follows from them."""
