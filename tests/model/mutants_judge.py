@@ -135,12 +135,20 @@ MUTANTS = (  # -- the judge
         MODEL,
     ),
     m(
+        "early-snapshot",
+        "who dies while judging again lets nothing be decided twice",
+        "streams/worker/takeover.py",
+        "whole = base is None or base.log_offset <= base.epoch",
+        "whole = base is None",
+        "tests/worker/test_takeover_live.py",
+    ),
+    m(
         "late-snapshot",
         "a replaced owner's snapshot brings nothing void back",
         "streams/worker/takeover.py",
-        "if any(claimed < offset < start for offset in claims(records)):",
+        "if any(base.epoch < offset < base.log_offset for offset in claims(records)):",
         "if False:",
-        MODEL,
+        "tests/worker/test_takeover_live.py",
     ),
     m(
         "forget",

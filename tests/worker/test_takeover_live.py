@@ -73,7 +73,7 @@ async def test_first_owner_of_a_fresh_log_has_epoch_0_and_each_later_one_a_highe
     assert second.state.next_offset is None
     assert {s: d.state for (_, s), d in second.state.log.live["a"].items()} == {"n1": "OPEN"}
     assert second.state.log.version == {"a": (1, 0, 1)}
-    assert second.log_offset == 3
+    assert second.log_offset == 0, "it has not judged yet what the log holds"
 
 
 async def test_without_a_snapshot_a_judge_takes_over_what_the_log_says(desk: Desk, make_record: Any, make_frame: Any) -> None:
@@ -150,6 +150,23 @@ async def test_late_snapshot_of_a_replaced_owner_brings_no_void_decision_back(
     assert third.state.next_offset == 10
     assert [s for _, s in third.state.log.live["a"]] == ["n1"]
     assert "void" not in third.state.log.known
+
+
+async def test_snapshot_of_an_owner_that_was_still_judging_again_lets_nothing_be_decided_twice(
+    desk: Desk, make_record: Any, make_frame: Any
+) -> None:
+    """It died in the midst of it: what the log holds of the frames that its snapshot does not is known all the same."""
+    await desk.frames(make_frame, 20)
+    first = await desk.take()
+    await desk.decide(first, 1, "n1")
+    await desk.decide(first, 2, "n1", "CLOSED")
+    second = await desk.take()
+    desk.judge(second, make_record, make_frame, range(4))
+    await desk.writer.write(PARTITION, second.state.snapshot(second.log_offset), 0)
+    third = await desk.take()
+    assert third.state.next_offset == 4
+    assert third.state.log.known.keys() == {"0/1/n1", "0/2/n1"}
+    assert third.state.log.live.get("a", {}) == {}
 
 
 async def test_snapshot_of_a_log_that_was_made_anew_is_not_used(desk: Desk, make_record: Any, make_frame: Any) -> None:
