@@ -185,7 +185,7 @@ def pack(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
 
 def _bytes(array: NDArray[Any]) -> memoryview | bytes:
     """The array's bytes, without a copy where there are any."""
-    return memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b""
+    return np.ascontiguousarray(array).data.cast("B") if array.size else b""
 
 
 def unpack(packed: dict[str, Any]) -> dict[str, NDArray[Any]]:

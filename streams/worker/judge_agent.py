@@ -24,7 +24,7 @@ from streams.worker.continuity import Continuity
 from streams.worker.fetch import FetchBatch
 from streams.worker.outputs import Outputs
 from streams.worker.partition import JudgePartition, Record, Step
-from streams.worker.snapshot import Snapshot
+from streams.worker.snapshot import Snapshot, decode
 from streams.worker.snapshot_writer import SnapshotWriter
 from streams.worker.takeover import Owned, Takeover
 
@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 _CHUNK = 64  # frames fed at once: long enough to be cheap per frame, short enough to let other tasks run
 _MAX_FAILURES = 3
+_WRITING, _WRITING_SHARE = 2, 8  # snapshots written at once, two or an eighth of the partitions: each is a copy of the state
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,8 @@ class JudgeAgent:
             )
             return
         tenure.one_by_one_until = max(tenure.one_by_one_until, last + 1)
-        tenure.first_offset = owned.state.reset(owned.base, tenure.first_offset or 0)
+        base = owned.base if owned.packed is None else decode(owned.packed)
+        tenure.first_offset = owned.state.reset(base, tenure.first_offset or 0)
         tenure.continuity.read_again(tenure.tp, tenure.first_offset)
 
     # -- every second ------------------------------------------------------------------------------------------------------------
@@ -279,7 +281,8 @@ class JudgeAgent:
     def _snapshot_if_due(self, tenure: _Tenure) -> None:
         now_s = asyncio.get_running_loop().time()
         owned = tenure.ready.result()
-        busy = tenure.snapshot_task is not None and not tenure.snapshot_task.done()
+        writing = [t for t in self._owned.values() if t.snapshot_task is not None and not t.snapshot_task.done()]
+        busy = tenure in writing or len(writing) >= max(_WRITING, len(self._owned) // _WRITING_SHARE)
         if now_s < tenure.snapshot_at_s or busy or owned.state.next_offset in (None, tenure.snapshot_offset):
             return
         tenure.snapshot_at_s = now_s + self._times.snapshot_s
@@ -302,12 +305,12 @@ class JudgeAgent:
         await self._outputs.settled()
         if self._writer is not None:
             try:
-                await self._writer.write(tenure.tp.partition, snapshot, owned.slot)
+                packed = await self._writer.write(tenure.tp.partition, snapshot, owned.slot)
             except SinkRejected as exc:
                 log.error("the snapshot cannot be written; after a restart more is read again", cause=str(exc))
                 return
             owned.slot = 1 - owned.slot
-            owned.base = snapshot
+            owned.base, owned.packed = None, packed
         if self._owned.get(tenure.tp.partition) is tenure:
             tenure.snapshot_offset = snapshot.next_offset
             self._app.ledger.durable(tenure.tp, snapshot.next_offset)

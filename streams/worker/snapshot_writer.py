@@ -30,8 +30,8 @@ class SnapshotWriter:
         self._producer = producer
         self._max_part_bytes = max_part_bytes
 
-    async def write(self, partition: int, state: snapshot.Snapshot, slot: int) -> None:
-        """Append `state`; when this returns, it is durable.
+    async def write(self, partition: int, state: snapshot.Snapshot, slot: int) -> bytes:
+        """Append `state`; when this returns it is durable. Returns it as `snapshot.pack` makes it.
 
         Raises:
             SinkRejected: The topic takes no message of any size.
@@ -48,7 +48,7 @@ class SnapshotWriter:
                             part_bytes=self._max_part_bytes, do=f"raise max.message.bytes of {SNAPSHOTS.name}")  # fmt: skip
             else:
                 metrics.SNAPSHOT_BYTES.labels(str(partition)).set(len(packed))
-                return
+                return packed
 
     async def _append(self, partition: int, records: list[tuple[bytes, bytes, list[tuple[str, bytes]]]]) -> None:
         # The last record makes the snapshot valid and takes the place of the one before: the others must be there first.

@@ -35,7 +35,7 @@ class Owned:
 
     Attributes:
         state: The judges.
-        base: The newest durable snapshot, None without one.
+        base: The durable snapshot it was restored from, None without one and once there is one of our own.
         log_offset: First offset of the decision log that may hold decisions of what the state has not judged yet; behind the
             claim only once this owner has appended one, for until then it judges again what the log holds already.
         slot: Slot of the next snapshot.
@@ -45,6 +45,8 @@ class Owned:
     base: snapshots.Snapshot | None
     log_offset: int
     slot: int
+    packed: bytes | None = None
+    """Our newest durable snapshot, packed: it is needed only if a judge fails."""
 
 
 class Takeover:

@@ -14,6 +14,7 @@ from streams.worker.fetch import FetchBatch
 from streams.worker.judge_agent import JudgeAgent, JudgeTimes
 from streams.worker.ledger import CommitLedger
 from streams.worker.partition import JudgePartition, Step
+from streams.worker.snapshot import pack
 from streams.worker.takeover import Owned
 
 TP0 = TP("telemetry.frames", 0)
@@ -90,10 +91,11 @@ class Writer:
         self.written: list[Any] = []
         self.error: Exception | None = None
 
-    async def write(self, partition: int, snapshot: Any, slot: int) -> None:
+    async def write(self, partition: int, snapshot: Any, slot: int) -> bytes:
         if self.error is not None:
             raise self.error
         self.written.append((snapshot, slot))
+        return pack(snapshot)
 
 
 class Takeover:
