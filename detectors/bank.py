@@ -160,7 +160,7 @@ class SeriesBank:
         since = state.drift_since[:, :m]
         state.drift_since[:, :m] = np.where(alarms.slower, np.where(since < 0, slot, since), -1)
         baseline.add_wobble(state, sums, n, self._derived.scale)
-        suspect = alarms.bad | (alarms.log_evidence > self._terms.log_a / 2)
+        suspect = alarms.bad | (alarms.log_evidence > self._terms.log_a / 3)
         recent.follow(state, sums, n, self._derived.scale, self.tick_s, self.detection.half_life_s, suspect)
         state.blocks[0, :, :m] += counts
         state.block_sum[0, :, :m] += sums

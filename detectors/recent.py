@@ -28,13 +28,15 @@ __all__ = ["Recent", "follow", "forget", "log_e", "most_steps", "place_nats"]
 
 _RECENT_S = 30.0
 _OUTLIER = 10.0
-"""Times as slowly the place follows a tick that is far from it: a fault must not become the place that it is compared with."""
+"""Times as slowly the place follows a tick that is far from it while evidence is up: a fault must not become the place that it is
+compared with, and a wandering series must not lose its place."""
 _PRIOR_N = 10.0
 """Samples at which half of the recent mean is believed; the rest is the baseline."""
 _PRIOR_WEIGHT = 10.0
 _PIECE = 5.0
 """Weight of an independent piece of what is known of the innovations."""
 _BAND_SD = 3.0
+_REACH_SD = 4.0
 _WINSOR = 9.0
 
 F32 = NDArray[np.float32]
@@ -113,9 +115,9 @@ def place_nats(state: BankState, m: int, band: F32, n_base: F32, scale: Scale) -
     weight = jitter[..., 1]
     variance = (jitter[..., 0] + np.float32(_PRIOR_WEIGHT * WOBBLE_PRIOR**2)) / (weight + np.float32(_PRIOR_WEIGHT))
     variance = np.maximum(variance, 0) * np.square(1 + 1 / np.sqrt(1 + weight / np.float32(_PIECE)))
-    reach = np.float32(_BAND_SD) * np.sqrt(variance) + band * (1 - believed)
+    reach = np.float32(_REACH_SD) * np.sqrt(variance) + band * (1 - believed)
     edge = np.maximum(place + reach, band / np.float32(_BAND_SD))  # back to usual is no jump
-    deviation = reach / np.float32(_BAND_SD)
+    deviation = reach / np.float32(_REACH_SD)
     few = 2 * np.square(spread / deviation)
     return Recent(*(a.astype(np.float32, copy=False) for a in (place, edge, deviation, band, few)))
 
@@ -223,7 +225,7 @@ def follow(
     jitter *= np.where(some, np.float32(np.exp2(-tick_s / half_life_s)), np.float32(1))[..., None]
     jitter[..., 0] += weight * (np.minimum(square, limit) - noise)
     jitter[..., 1] += weight
-    slowly = usable & (square > limit)
+    slowly = suspect & usable & (square > limit)
     share = np.where(slowly, np.float32(1 / _OUTLIER), np.float32(1))
     keep = np.exp(np.where(some, np.float32(-tick_s / _RECENT_S) * share, np.float32(0)))
     total *= keep
