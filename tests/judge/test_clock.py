@@ -197,3 +197,38 @@ def test_push_moves_time_and_refutes_what_waits() -> None:
     assert fed.clock.first_open_slot() == (T0 + 190 * S) // TICK
     assert not fed.clock.push(T0 + 150 * S).refuted
     assert fed.now_s == 200
+
+
+def test_how_far_it_looks_ahead_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    t = np.sort(rng.uniform(0, 400, 3000)) + rng.uniform(-8, 0, 3000)
+    t[rng.integers(0, 3000, 4)] += 1e5
+    events = [(int(n), T0 + round(float(x) * 1e6) * 1000) for n, x in zip(rng.integers(0, 5, 3000), t, strict=True)]
+    whole, narrow = Fed(5), Fed(5)
+    whole.feed(events)
+    monkeypatch.setattr("streams.judge.clock._WINDOW", 7)
+    narrow.feed(events)
+    assert (whole.late, whole.refused, whole.used, whole.waiting) == (narrow.late, narrow.refused, narrow.used, narrow.waiting)
+    assert whole.clock.dump() == narrow.clock.dump()
+
+
+def test_full_frames_are_not_looked_at_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 nodes send 1,000 rows each, one node after the other: the clock is read dozens of times a tick, not thousands."""
+    reads, read = 0, VoteClock._read
+
+    def counted(clock: VoteClock) -> bool:
+        nonlocal reads
+        reads += 1
+        return read(clock)
+
+    monkeypatch.setattr(VoteClock, "_read", counted)
+    judge, ticks = clock(64), 8
+    for tick in range(ticks):
+        span = T0 + tick * TICK + np.arange(1000) * (TICK // 1000)
+        node, ts = np.repeat(np.arange(64, dtype=np.uint32), 1000), np.tile(span, 64)
+        while len(ts):
+            n = judge.take(node, ts).n
+            node, ts = node[n:], ts[n:]
+    assert judge.now_ns is not None
+    assert judge.now_ns > T0 + (ticks - 2) * TICK
+    assert reads < 60 * ticks
