@@ -142,12 +142,16 @@ def fill_day(client: Client, month: Month, day: int, ticks: int, slow_rows: int)
 
 
 def fill_hours(client: Client, month: Month, day: int, like: int) -> None:
-    """The hours of one day without its windows: those of the day `like` once more."""
+    """The hours of one day without its windows: each is that of any node and hour of the day `like`."""
     shift_s, start_s = 86_400 * (day - like), month.start_s + 86_400 * like
-    rest = _HOURS.split("sli, ", 1)[1]
+    values = ", ".join(f"r.{name}" for name in _HOURS.split("sli, ", 1)[1].split(", "))
+    of_day = f"t >= toDateTime({start_s}, 'UTC') AND t < toDateTime({start_s + 86_400}, 'UTC')"
     client.command(
-        f"INSERT INTO window_hours ({_HOURS}) SELECT t + INTERVAL {shift_s} SECOND, pool, node, sli, {rest} FROM window_hours "
-        f"WHERE t >= toDateTime({start_s}, 'UTC') AND t < toDateTime({start_s + 86_400}, 'UTC')"
+        f"INSERT INTO window_hours ({_HOURS}) SELECT l.t + INTERVAL {shift_s} SECOND, l.pool, l.node, l.sli, {values} FROM "
+        f"(SELECT t, pool, node, sli, cityHash64(node, sli, t, {day}) % {24 * month.nodes} AS k FROM window_hours "
+        f"WHERE {of_day}) AS l "
+        "INNER JOIN (SELECT *, toUInt64(substring(node, 5)) * 24 + toHour(t) AS k FROM window_hours FINAL "
+        f"WHERE {of_day}) AS r ON l.sli = r.sli AND l.k = r.k"
     )
 
 
