@@ -184,7 +184,7 @@ def bad_policy(site: Site, pool: str) -> Case:
                 path.write_text(text)
             child = site.start("judge", SLODRIFT_POLICY_FILE=str(path))
             try:
-                code = child.wait(15)
+                code = child.wait(60)
             except subprocess.TimeoutExpired:
                 raise Failed(f"the judge runs with a {name} policy file") from None
             if code != 2 or "Traceback" in child.said:
