@@ -103,7 +103,11 @@ def judged(policy: str, ticks: Sequence[Tick] | Iterable[Tick], pool: str) -> li
         found += judge.advance()
     found += judge.finish()
     return [
-        (out.t - START_S, [int(d.subject[-3:]) for d in out.decisions if d.state == "OPEN"], [d.tx for d in out.decisions])
+        (
+            out.t - START_S,
+            [int(d.subject[-3:]) for d in out.decisions if (d.scope, d.state) == ("node", "OPEN")],
+            [d.tx for d in out.decisions],
+        )
         for out in found
     ]
 
@@ -164,7 +168,7 @@ def replayed(job: tuple[float, float, int, int]) -> tuple[Trips, bool]:
     if done.returncode not in (0, 1):
         raise RuntimeError(f"replay ended with {done.returncode}: {done.stderr[-500:]}")
     decisions = [d for d in map(json.loads, done.stdout.splitlines()) if d.get("kind") == "decision"]
-    opened = [(d["t"] - START_S, [int(d["subject"][-3:])]) for d in decisions if d["state"] == "OPEN"]
+    opened = [(d["t"] - START_S, [int(d["subject"][-3:])]) for d in decisions if (d["scope"], d["state"]) == ("node", "OPEN")]
     direct = [tx for _, _, txs in judged(PRESETS[DEFAULT], episodes(rate, wobble, seed, number), pool) for tx in txs]
     return first_trips(opened), direct == [d["tx"] for d in decisions]
 
