@@ -29,7 +29,6 @@ from schemas.windows import encode_windows
 from streams.worker.archive_rows import ArchiveRows
 from streams.worker.partition import JudgePartition
 from streams.worker.policy_factory import PolicyFactory
-from streams.worker.snapshot import pack
 
 __all__ = ["Size", "judged", "measure"]
 
@@ -159,7 +158,7 @@ def _run(size: Size, seed: int) -> dict[str, float]:
         "samples": size.nodes * size.pools * size.requests * size.slis / 5.0, "pool_ticks": size.pools / 5.0,
         "node_ticks": size.nodes * size.pools / 5.0, "nodes": size.nodes * size.pools, "pools": size.pools, "slis": size.slis,
         "cpu_s": min(blocks[1:]) / (BLOCK * 5.0), "memory_bytes": float(memory_bytes),
-        "snapshot_bytes": float(len(pack(judge.snapshot(0)))),
+        "snapshot_bytes": float(sum(len(raw) for raw in judge.snapshot(0).pools.values())),
         **{name: value / span_s for name, value in totals.items()},
     }  # fmt: skip
 

@@ -85,7 +85,7 @@ def _assumptions(fleet: Fleet, calibration: Calibration) -> list[str]:
         f"a judge is planned to use {USE:g} of a core; pools of equal size, {fleet.nodes / fleet.pools:,.1f} nodes each",
         f"a node sends a frame every {fleet.frame_s:g} s, more often when it would hold more than {MAX_FRAME_ROWS} requests",
         stored,
-        f"snapshots every {SNAPSHOT_S:g} s; Kafka without compression and before replication",
+        f"snapshots every {SNAPSHOT_S:g} s; Kafka before compression (a snapshot shrinks to about a seventh) and replication",
         f"{100 * fleet.open_ratio:g} % of the nodes not closed in what Redis holds; what hosts read of it is not counted",
     ]
 

@@ -38,8 +38,8 @@ class Calibration(msgspec.Struct, kw_only=True):
 
     Attributes:
         machine, versions, date: Where and when they were measured.
-        coefficients: Of `cpu_s` and `archive_s` (CPU seconds a second), `memory_bytes` and `snapshot_bytes` (at a time, packed),
-            `frame_bytes`, `window_bytes`, `stored_rows` (a second).
+        coefficients: Of `cpu_s` and `archive_s` (CPU seconds a second), `memory_bytes` and `snapshot_bytes` (at a time, before
+            compression), `frame_bytes`, `window_bytes`, `stored_rows` (a second).
         residual_ratio: Largest deviation of the fit from its own measurements, by quantity.
         live_frame_s: What Faust, Kafka and the producer add to a frame in a live worker, CPU seconds.
         live_base_bytes: Resident memory of a live worker beside its pools: code, and what is on its way.
