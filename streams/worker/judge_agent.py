@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from time import perf_counter
+from dataclasses import dataclass, field
+from time import monotonic, perf_counter
 from typing import Any
 
 import structlog
@@ -65,6 +65,8 @@ class _Tenure:
     first_offset: int | None = None
     one_by_one_until: int = 0
     failures: int = 0
+    heard: dict[str, tuple[float, int | None]] = field(default_factory=dict)
+    """By pool: when it was last heard of, and its clock then."""
 
 
 class JudgeAgent:
@@ -78,6 +80,7 @@ class JudgeAgent:
         times: Periods.
         now_ms: Wall clock, Unix milliseconds.
         on_fatal: Called with the reason when going on makes no sense; ends the process.
+        clock_s: Monotonic seconds.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class JudgeAgent:
         *,
         now_ms: Callable[[], int],
         on_fatal: Callable[[str], None],
+        clock_s: Callable[[], float] = monotonic,
     ) -> None:
         self._app = app
         self._takeover = takeover
@@ -98,6 +102,7 @@ class JudgeAgent:
         self._times = times
         self._now_ms = now_ms
         self._on_fatal = on_fatal
+        self._clock_s = clock_s
         self._turn = asyncio.Lock()  # one thing at a time touches the judges: a batch, a second's work, a last snapshot
         self._owned: dict[int, _Tenure] = {}
         self.assigned = asyncio.Event()
@@ -223,6 +228,8 @@ class JudgeAgent:
             metrics.ROWS.inc(step.rows)
             metrics.DUPLICATES.inc(step.duplicates)
             judged_s = perf_counter()
+            for pool in step.pools:
+                tenure.heard[pool] = self._clock_s(), owned.state.pools[pool].clock_ns
             await self._outputs.publish(owned, step)
             if any(output.decisions for output in step.outputs):
                 metrics.STAGE_S.labels("queue").observe(max(0, began_ms - chunk[-1].timestamp) / 1000)
@@ -250,6 +257,7 @@ class JudgeAgent:
             return
         tenure.one_by_one_until = max(tenure.one_by_one_until, last + 1)
         base = owned.base if owned.packed is None else decode(owned.packed)
+        tenure.heard.clear()
         tenure.first_offset = owned.state.reset(base, tenure.first_offset or 0)
         tenure.continuity.read_again(tenure.tp, tenure.first_offset)
 
@@ -264,16 +272,21 @@ class JudgeAgent:
                     self._snapshot_if_due(tenure)
 
     async def _pass_time(self, tenure: _Tenure) -> None:
-        """A pool of which everything was read, and nothing came for `idle_s`: its time goes on by the wall clock.
+        """A pool of which everything was read, and nothing came for `idle_s`, goes on in time by as much as has passed.
 
-        Silence alone is not enough: as long as records wait to be read, time belongs to them.
+        Silence alone is not enough: as long as records wait to be read, time belongs to them. It is counted from the moment this
+        process had the last record, by a clock that nobody sets: wall clocks jump, and those of two hosts differ.
         """
         owned = tenure.ready.result()
         known = self._app.consumer.complete_until_ms(tenure.tp)
         if known is None or owned.state.next_offset is None or owned.state.next_offset < known[0]:
             return
-        outputs = owned.state.idle(known[1], self._times.idle_s * 1000)
-        if outputs:
+        now_s, due = self._clock_s(), {}
+        for pool, judge in owned.state.pools.items():
+            since_s, clock_ns = tenure.heard.setdefault(pool, (now_s, judge.clock_ns))
+            if clock_ns is not None and now_s - since_s >= self._times.idle_s:
+                due[pool] = clock_ns + round((now_s - since_s) * 1e9)
+        if outputs := owned.state.idle(due):
             await self._outputs.publish(owned, Step(outputs=outputs))
 
     # -- snapshots -------------------------------------------------------------------------------------------------------------

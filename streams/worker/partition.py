@@ -7,7 +7,7 @@ what makes snapshots, replays and a second owner agree.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -141,15 +141,14 @@ class JudgePartition:
         self.next_offset = records[-1].offset + 1
         return step
 
-    def idle(self, until_ms: int, silence_ms: float) -> list[TickOutput]:
-        """Nothing more is in the log until `until_ms`: in pools silent for `silence_ms` time goes on from where it stood.
+    def idle(self, until_ns: Mapping[str, int]) -> list[TickOutput]:
+        """Nothing more is in the log: in these pools, long silent, time goes on to so far, in their own time.
 
-        It goes on by what passed since, not to the wall clock itself: history that is poured into the log keeps its own time.
+        Never to the wall clock itself: history that is poured into the log keeps its own time.
         """
         outputs: list[TickOutput] = []
-        for pool, (came_ms, clock_ns) in self.heard.items():
-            if until_ms - came_ms >= silence_ms:
-                outputs.extend(self._noted(self.pools[pool].idle(clock_ns + (until_ms - came_ms) * 1_000_000)))
+        for pool, ns in until_ns.items():
+            outputs.extend(self._noted(self.pools[pool].idle(ns)))
         return outputs
 
     def judge(self, pool: str) -> PoolJudge:

@@ -123,9 +123,11 @@ class Rig:
     def __init__(self, factory: Any) -> None:
         self.app, self.outputs, self.writer, self.takeover = App(), Outputs(), Writer(), Takeover(factory)
         self.fatal: list[str] = []
+        self.now_s = 100.0
         times = JudgeTimes(snapshot_s=0.0, idle_s=15.0, release_s=0.5)
         self.agent = JudgeAgent(
-            self.app, self.takeover, self.outputs, self.writer, times, now_ms=lambda: 0, on_fatal=self.fatal.append  # type: ignore[arg-type]
+            self.app, self.takeover, self.outputs, self.writer, times, now_ms=lambda: 0,  # type: ignore[arg-type]
+            on_fatal=self.fatal.append, clock_s=lambda: self.now_s,
         )  # fmt: skip
         self.agent.attach()
 
@@ -327,16 +329,30 @@ async def test_last_snapshot_may_not_hold_up_a_rebalance(rig: Rig, batch: Any) -
 async def test_time_goes_on_only_when_everything_was_read_and_nothing_came(rig: Rig, batch: Any) -> None:
     await rig.agent.handle(batch(0, 9))
     judge = rig.state.pools["pool-a"]
-    heard_ms, clock_ns = rig.state.heard["pool-a"]
-    rig.app.consumer.complete = (12, heard_ms + 60_000)
+    clock_ns = judge.clock_ns
+    assert clock_ns is not None
+    rig.now_s += 60
+    rig.app.consumer.complete = (12, 0)
     await rig.agent.every_second()
     assert judge.clock_ns == clock_ns, "records wait to be read: time belongs to them"
-    rig.app.consumer.complete = (10, heard_ms + 14_000)
+    rig.app.consumer.complete = (10, 0)
+    rig.now_s = 114.0
     await rig.agent.every_second()
     assert judge.clock_ns == clock_ns, "not silent for long enough"
-    rig.app.consumer.complete = (10, heard_ms + 20_000)
+    rig.now_s = 120.0
     await rig.agent.every_second()
     assert judge.clock_ns == clock_ns + 20 * 10**9
+
+
+async def test_a_wall_clock_that_is_hours_ahead_makes_no_pool_silent(rig: Rig, batch: Any) -> None:
+    await rig.agent.handle(batch(0, 9))
+    judge = rig.state.pools["pool-a"]
+    clock_ns = judge.clock_ns
+    heard_ms, _ = rig.state.heard["pool-a"]
+    rig.app.consumer.complete = (10, heard_ms + 7_200_000)
+    rig.now_s += 5
+    await rig.agent.every_second()
+    assert judge.clock_ns == clock_ns
 
 
 async def test_takeover_is_tried_until_it_succeeds(factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
