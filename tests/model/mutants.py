@@ -58,10 +58,10 @@ class Desk:
         """pytest's exit code, and the test that failed first."""
         env = {**os.environ, "PYTHONPATH": f"{self.folder}{os.pathsep}{self.folder / 'client'}", "SLODRIFT_MODEL": "mutant",
                "SLODRIFT_MODEL_SHRINK": "0"}  # fmt: skip
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-m", "not kafka", "-p", "no:cacheprovider"]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "unshrunk", "-m", "not kafka", "--no-header", *tests],
-            check=False, cwd=self.folder, env=env, capture_output=True, text=True,
-        )  # fmt: skip
+            [*command, "-p", "unshrunk", *tests], cwd=self.folder, env=env, capture_output=True, text=True, check=False
+        )
         failed = next((line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))), "")
         return done.returncode, failed.rpartition("/")[2] or done.stdout[-300:]
 
