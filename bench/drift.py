@@ -2,7 +2,7 @@
 
 Each world runs for a day in which the detector learns, and two days that are scored. The series of a world are the nodes and
 SLIs of one bank: the pool lends the shape of its distribution, but after a day every series has far more samples of its own. The
-world with a daily season is run for five days more, on fewer series, with baselines by hour of day and without.
+world with a daily season is also run for five days, on fewer series, with baselines by hour of day and without.
 
 504 series for two days are 1,008 series-days a world. Fewer series for longer would repeat one baseline's luck, more for a
 shorter time spend half of the run on learning; in between the cost is about the same.
