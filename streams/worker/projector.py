@@ -137,8 +137,12 @@ class Projector:
             if not self._checked:
                 await self._sink.setup()
                 self._checked = True
-            for name, pool in list(self._pools.items()):
-                if pool.changed or beat:
+            told = await self._assert_changed()
+            for name in list(self._pools) if beat else ():
+                if self._wake.is_set():  # what is decided during a round of heartbeats does not wait for its end
+                    self._wake.clear()
+                    told |= await self._assert_changed()
+                if name not in told and (pool := self._pools.get(name)) is not None:
                     await self._assert(name, pool)
         except (SinkBackpressure, ConfigError) as exc:
             self.failures += 1
@@ -152,6 +156,12 @@ class Projector:
             log.info("Redis takes decisions again", away_s=(self._now_ms() - self._away_since_ms) / 1000)
             self._away_since_ms = None
         return True
+
+    async def _assert_changed(self) -> set[str]:
+        changed = [(name, pool) for name, pool in self._pools.items() if pool.changed]
+        for name, pool in changed:
+            await self._assert(name, pool)
+        return {name for name, _ in changed}
 
     async def _assert(self, name: str, pool: _Pool) -> None:
         news, head = list(pool.news), pool.head

@@ -115,6 +115,29 @@ async def test_decision_wakes_the_task_at_once(sink: Sink) -> None:
     task.cancel()
 
 
+async def test_a_decision_during_a_round_of_heartbeats_does_not_wait_for_its_end(sink: Sink) -> None:
+    projector = Projector(sink, may_speak=lambda: True)  # type: ignore[arg-type]
+    for pool in ("a", "b", "p"):
+        projector.update(pool, head(), [], Probe())
+    await run_once(projector)
+    told: list[str] = []
+    beat, tell = sink.heartbeat, sink.assert_state
+
+    async def heartbeat(pool: str) -> None:
+        if not told:
+            projector.update("p", head(), [decision(1)], Probe())
+        told.append(f"beat {pool}")
+        await beat(pool)
+
+    async def assert_state(pool: str, entries: list[Entry], **more: Any) -> None:
+        told.append(f"state {pool}")
+        await tell(pool, entries, **more)
+
+    sink.heartbeat, sink.assert_state = heartbeat, assert_state  # type: ignore[method-assign]
+    assert await run_once(projector)
+    assert told == ["beat a", "state p", "beat b"]
+
+
 async def test_absence_of_redis_keeps_only_the_newest_state(sink: Sink) -> None:
     projector = Projector(sink, may_speak=lambda: True)  # type: ignore[arg-type]
     sink.errors = [SinkBackpressure("away") for _ in range(3)]
