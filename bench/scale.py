@@ -18,7 +18,7 @@ from scipy.optimize import nnls
 
 from bench.report import Report, machine
 from bench.scale_case import Size, measure
-from bench.scale_live import counts_of, measure_live
+from bench.scale_live import Live, counts_of, measure_live
 from streams.plan.model import Calibration, load_calibration
 
 __all__ = ["FORMS", "fit", "run"]
@@ -30,7 +30,7 @@ FIT = (
     Size(60, requests=300), Size(50, pools=3, requests=100, split=2),
 )  # fmt: skip
 CHECK = (Size(300, requests=30), Size(24, pools=8, requests=70, split=2), Size(70, pools=2, requests=120, slis=3, adapters=4))
-LIVE_FIT = Size(25, pools=8, requests=40)
+LIVE_FIT = (Size(25, pools=8, requests=40), Size(100, pools=2, requests=40))
 LIVE_CHECK = Size(60, pools=4, requests=30)
 
 FORMS: dict[str, tuple[str, ...]] = {
@@ -72,7 +72,8 @@ def run(seed: int, *, quick: bool = False, write: Path | None = None, check: boo
         cells = [f"{factors[name]:.3g}" if name in factors else "" for name in (*FORMS["cpu_s"], *_REST)]
         report.add(quantity, *cells, f"{100 * calibration.residual_ratio[quantity]:.0f} %")
     report.notes.append(
-        f"a live worker adds {1e6 * calibration.live_frame_s:.0f} us of CPU a frame, and has "
+        f"a live worker adds {1e6 * calibration.live_frame_s:.0f} us of CPU a frame and "
+        f"{1e3 * calibration.live_pool_tick_s:.1f} ms a tick of a pool, and has "
         f"{calibration.live_base_bytes / 1e6:.0f} MB beside its pools"
     )
     report.notes.append(
@@ -96,12 +97,23 @@ def calibrate(sizes: tuple[Size, ...], measured: list[dict[str, float]], seed: i
         coefficients={quantity: factors for quantity, (factors, _) in fits.items()},
         residual_ratio={quantity: residual for quantity, (_, residual) in fits.items()},
     )  # fmt: skip
-    live = measure_live(LIVE_FIT, seed)
-    alone_s = calibration.predict("cpu_s", counts_of(LIVE_FIT)) * live.frames / counts_of(LIVE_FIT).frames
-    calibration.live_frame_s = max(0.0, live.cpu_s - alone_s) / live.frames
-    calibration.live_base_bytes = live.rss_bytes - calibration.predict("memory_bytes", counts_of(LIVE_FIT))
-    calibration.redis_per_pool_s = live.redis_per_pool_s
+    add_live(calibration, [measure_live(size, seed) for size in LIVE_FIT])
     return calibration
+
+
+def add_live(calibration: Calibration, runs: list[Live]) -> None:
+    """What the live runs of `LIVE_FIT` needed beyond the judge: CPU a frame and a tick of a pool, memory, Redis calls."""
+    counts = [counts_of(size) for size in LIVE_FIT]
+    spans_s = [run.frames / c.frames for run, c in zip(runs, counts, strict=True)]
+    alone_s = [calibration.predict("cpu_s", c) * span_s for c, span_s in zip(counts, spans_s, strict=True)]
+    design = np.array([[c.frames * span_s, c.pool_ticks * span_s] for c, span_s in zip(counts, spans_s, strict=True)])
+    beyond_s = np.array([max(0.0, run.cpu_s - alone) for run, alone in zip(runs, alone_s, strict=True)])
+    scale = design.max(axis=0)
+    frame_s, pool_tick_s = (nnls(design / scale, beyond_s)[0] / scale).tolist()
+    calibration.live_frame_s, calibration.live_pool_tick_s = frame_s, pool_tick_s
+    resident = [run.rss_bytes - calibration.predict("memory_bytes", c) for run, c in zip(runs, counts, strict=True)]
+    calibration.live_base_bytes = float(np.mean(resident))
+    calibration.redis_per_pool_s = float(np.mean([run.redis_per_pool_s for run in runs]))
 
 
 def _check(seed: int, calibration: Calibration) -> Report:
@@ -112,7 +124,7 @@ def _check(seed: int, calibration: Calibration) -> Report:
         for quantity in FORMS:
             _compare(report, _words(size), quantity, calibration.predict(quantity, counts_of(size)), row[quantity])
     live, counts = measure_live(LIVE_CHECK, seed + 1), counts_of(LIVE_CHECK)
-    expected_s = live.frames * (calibration.predict("cpu_s", counts) / counts.frames + calibration.live_frame_s)
+    expected_s = calibration.live_cpu_s(counts) * live.frames / counts.frames
     words = f"live worker, {_words(LIVE_CHECK)}"
     _compare(report, words, "cpu_s of all frames", expected_s, live.cpu_s)
     _compare(

@@ -92,7 +92,7 @@ class Plan:
 def plan(fleet: Fleet, calibration: Calibration) -> Plan:
     """What `fleet` needs by `calibration`."""
     counts = fleet.counts()
-    cores = calibration.predict("cpu_s", counts) + calibration.live_frame_s * counts.frames
+    cores = calibration.live_cpu_s(counts)
     workers = max(1, math.ceil(cores / USE))
     series = fleet.nodes * (fleet.slis + 2)
     stored = calibration.predict("stored_rows", counts) * min(1.0, fleet.tick_s / QUIET_S) * 12.0 * _DAY_S

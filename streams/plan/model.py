@@ -41,7 +41,8 @@ class Calibration(msgspec.Struct, kw_only=True):
         coefficients: Of `cpu_s` and `archive_s` (CPU seconds a second), `memory_bytes` and `snapshot_bytes` (at a time, before
             compression), `frame_bytes`, `window_bytes`, `stored_rows` (a second).
         residual_ratio: Largest deviation of the fit from its own measurements, by quantity.
-        live_frame_s: What Faust, Kafka and the producer add to a frame in a live worker, CPU seconds.
+        live_frame_s, live_pool_tick_s: What Faust, Kafka and Redis add in a live worker to a frame and to a tick of a pool, CPU
+            seconds.
         live_base_bytes: Resident memory of a live worker beside its pools: code, and what is on its way.
         redis_per_pool_s: Function calls to Redis for each pool, a second.
     """
@@ -52,12 +53,18 @@ class Calibration(msgspec.Struct, kw_only=True):
     coefficients: dict[str, dict[str, float]]
     residual_ratio: dict[str, float]
     live_frame_s: float = 0.0
+    live_pool_tick_s: float = 0.0
     live_base_bytes: float = 0.0
     redis_per_pool_s: float = 1.0
 
     def predict(self, quantity: str, counts: Counts) -> float:
         """Value of `quantity` for `counts`."""
         return sum(factor * float(getattr(counts, name)) for name, factor in self.coefficients[quantity].items())
+
+    def live_cpu_s(self, counts: Counts) -> float:
+        """CPU seconds a second of live judges."""
+        beyond = self.live_frame_s * counts.frames + self.live_pool_tick_s * counts.pool_ticks
+        return self.predict("cpu_s", counts) + beyond
 
 
 def load_calibration(path: Path | None = None) -> Calibration:

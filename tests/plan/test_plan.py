@@ -17,7 +17,8 @@ from streams.plan.model import COUNTS, Calibration, load_calibration
 @pytest.fixture
 def calibration() -> Calibration:
     return Calibration(
-        machine="m", versions={}, date="d", residual_ratio={}, live_frame_s=100e-6, live_base_bytes=1e8, redis_per_pool_s=1.0,
+        machine="m", versions={}, date="d", residual_ratio={}, live_frame_s=100e-6, live_pool_tick_s=1e-3,
+        live_base_bytes=1e8, redis_per_pool_s=1.0,
         coefficients={
             "cpu_s": {"frames": 100e-6, "requests": 1e-6, "pool_ticks": 2e-3}, "memory_bytes": {"nodes": 1e5, "pools": 1e6},
             "snapshot_bytes": {"nodes": 3e4}, "frame_bytes": {"frames": 100.0, "requests": 35.0},
@@ -29,7 +30,7 @@ def calibration() -> Calibration:
 
 def test_a_plan_is_the_sum_of_its_parts(calibration: Calibration) -> None:
     needed = plan(Fleet(nodes=1000, rps=20_000.0, pools=10), calibration)
-    assert needed.judge_cores == pytest.approx(200 * 200e-6 + 20_000 * 1e-6 + 2 * 2e-3)
+    assert needed.judge_cores == pytest.approx(200 * 200e-6 + 20_000 * 1e-6 + 2 * 3e-3)
     assert needed.workers == 1
     assert needed.kafka_in_bytes_per_s == pytest.approx(200 * 100 + 20_000 * 35)
     assert needed.hour_rows_per_day == 1000 * 6 * 24
@@ -59,7 +60,7 @@ def test_a_busy_node_sends_more_frames_not_larger_ones() -> None:
 
 def test_a_shorter_tick_costs_ticks_and_no_stored_rows(calibration: Calibration) -> None:
     slow, fast = (plan(Fleet(nodes=100, rps=100.0, pools=10, tick_s=t), calibration) for t in (5.0, 1.0))
-    assert fast.judge_cores - slow.judge_cores == pytest.approx(10 * 2e-3 * (1.0 - 0.2))
+    assert fast.judge_cores - slow.judge_cores == pytest.approx(10 * 3e-3 * (1.0 - 0.2))
     assert fast.stored_rows_per_day == pytest.approx(slow.stored_rows_per_day)
 
 
@@ -105,7 +106,7 @@ def test_command_prints_numbers_and_assumptions(
     code, text = run(capsys, "--nodes", "1000", "--rps", "20000", "--pools", "10", "--calibration", str(file))
     assert code == 0
     assert "judge workers" in text
-    assert "1 (0.06 cores)" in text
+    assert "1 (0.07 cores)" in text
     assert "measured on m, d" in text
     code, text = run(capsys, "--nodes", "1000", "--rps", "20000", "--json", "--calibration", str(file))
     document = json.loads(text)
