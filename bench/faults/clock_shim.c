@@ -1,10 +1,8 @@
 /* LD_PRELOAD: moves the wall clock of a process by the whole seconds that the file FAULTS_CLOCK holds (one int64, native order).
-   Clocks that count since the start of the machine are left alone, as when somebody sets the time. Waits until a moment of the
-   wall clock are moved back, since the kernel knows nothing of ours. */
+   Clocks that count since the start of the machine are left alone, as when somebody sets the time. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -45,15 +43,4 @@ time_t time(time_t *out) {
   clock_gettime(CLOCK_REALTIME, &now);
   if (out) *out = now.tv_sec;
   return now.tv_sec;
-}
-
-typedef int (*wait_fn)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
-
-int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex, const struct timespec *restrict until) {
-  static wait_fn real;
-  if (!real) real = (wait_fn)dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
-  if (!real) real = (wait_fn)dlsym(RTLD_NEXT, "pthread_cond_timedwait");
-  struct timespec moved = *until;
-  if (offset_s && moved.tv_sec > 1000000000) moved.tv_sec -= *offset_s; /* else: a clock since the start of the machine */
-  return real(cond, mutex, &moved);
 }
