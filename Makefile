@@ -19,7 +19,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy client/slodrift_client
 	$(BIN)/lint-imports
 
-# Every speed in short, beside its peers: about four minutes. The others: slodrift bench --help.
+# Every speed in short, beside its peers: two minutes or so. The others: slodrift bench --help.
 bench: $(VENV)/.dev
 	$(BIN)/slodrift bench short
 

@@ -59,7 +59,7 @@ def run(
             if fresh:
                 month = Month(nodes, days, 16, _midnight_s() - days * _DAY_S, seed)
                 _generate(report, clickhouse, client, month, 2 if folder is None else days)
-            _sizes(report, client, days, nodes)
+            _sizes(report, client, nodes)
             _queries(report, clickhouse, client, days, repeats=10 if quick else 20)
         finally:
             client.close()
@@ -104,9 +104,10 @@ def _generate(report: Report, clickhouse: ClickHouse, client: Client, month: Mon
     report.notes.append(f"windows of the last {month.days - first} days, hours of all {month.days}")
 
 
-def _sizes(report: Report, client: Client, days: int, nodes: int) -> None:
+def _sizes(report: Report, client: Client, nodes: int) -> None:
     for table in ("windows", "window_hours", "decisions", "findings"):
         rows, size, parts = client.query(_SIZES, parameters={"table": table}).result_rows[0]
+        days = int(client.command(f"SELECT uniqExact(toDate(t)) FROM {table}"))  # table is one of ours
         report.notes.append(
             f"{table}: {rows:,} rows in {parts} parts, {size / 1e6:,.0f} MB, {size / max(rows, 1):.1f} bytes a row, "
             f"{size / days / nodes / 1e3:,.1f} kB a node and day"

@@ -16,7 +16,7 @@ from schemas.policy_faults import did_you_mean
 __all__ = ["BENCHES", "run"]
 
 BENCHES: dict[str, tuple[str, str, str]] = {
-    "short": ("bench.short", "4 min", "what make bench runs: every speed, with its peers; --write FILE for the table"),
+    "short": ("bench.short", "2 min", "what make bench runs: every speed, with its peers; --write FILE for the table"),
     "breaker": ("bench.breaker", "15 min, --quick 2 min", "false trips and interception of breaker rules"),
     "drift": ("bench.drift", "15 min, --quick 2 min", "false alarms and delay of the drift detector, with river"),
     "nab": ("bench.nab", "10 min", "Numenta Anomaly Benchmark; needs SLODRIFT_DATA"),
@@ -27,7 +27,7 @@ BENCHES: dict[str, tuple[str, str, str]] = {
     "scaleout": ("bench.scaleout", "2 min", "three judges in a group, one joins, one is killed; --kafka"),
     "archive": (
         "bench.archive",
-        "25 min, --quick 1 min",
+        "4 min, with --folder 15 min, --quick 1 min",
         "ClickHouse: rows/s, bytes a row, queries over a month; --days --nodes --folder",
     ),
     "soak": ("bench.soak", "12 min, --minutes 0 1 min", "one judge: its ceiling, then 80 % of it; --kafka --minutes"),
