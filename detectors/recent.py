@@ -27,7 +27,7 @@ from detectors.state import BankState
 __all__ = ["Recent", "follow", "forget", "log_e", "most_steps", "place_nats"]
 
 _RECENT_S = 30.0
-_OUTLIER = 10.0
+_OUTLIER = 40.0
 """Times as slowly the place follows a tick that is far from it while evidence is up: a fault must not become the place that it is
 compared with, and a wandering series must not lose its place."""
 _PRIOR_N = 10.0
@@ -36,7 +36,7 @@ _PRIOR_WEIGHT = 10.0
 _PIECE = 5.0
 """Weight of an independent piece of what is known of the innovations."""
 _BAND_SD = 3.0
-_REACH_SD = 4.0
+_REACH_SD = 3.0
 _WINSOR = 9.0
 
 F32 = NDArray[np.float32]
