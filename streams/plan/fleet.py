@@ -14,7 +14,7 @@ USE = 0.6  # share of a core that a judge is planned to use: the rest is for cat
 MAX_FRAME_ROWS = 1000
 SNAPSHOT_S = 30.0
 QUIET_S = 60.0
-ROW_BYTES = {"windows": 23.0, "window_hours": 9.0}
+ROW_BYTES = {"windows": 23.0, "window_hours": 13.0}
 """Bytes of a stored row after compression, rounded up from `slodrift bench archive`."""
 _DAY_S = 86_400
 
