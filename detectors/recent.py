@@ -51,6 +51,7 @@ _INNER = len(SHIFTS) - 2 * _FIRST
 """Shifts that a band may hold."""
 _SPREADS: F32 = np.array([0.03, 0.05, 0.08, 0.12, 0.2, 0.3], np.float32)
 _MOST = np.float32(-0.1)
+_NEVER = np.float32(1e4)
 
 
 def _log_weights() -> F32:
@@ -165,7 +166,8 @@ def _tails(counts: F32, n: F32, log_p: F32, null: F32, log_shapes: F32, log_z: F
     Without requests in the farthest bin, only the mixture's largest term is looked at: that makes e smaller, not larger.
     """
     sli = np.arange(len(log_p))[:, None]
-    here = _index(_NEAREST, now.place)
+    # Inside the band: a service that became faster than any null must not count as one with a tail.
+    here = ZERO + np.sign(now.place).astype(np.intp) * (ZERO - _index(_AT_LEAST, -np.abs(now.place)))
     spread = np.zeros(here.shape, np.intp)
     many = n > now.few
     if many.any():
@@ -188,6 +190,7 @@ def _tails(counts: F32, n: F32, log_p: F32, null: F32, log_shapes: F32, log_z: F
     log_rest = np.log1p(-np.exp(log_share))
     terms = log_p[some, grid, row] - null[some, row][:, None]
     terms += _LOG_WEIGHT[spread[some, row], here[some, row] - _FIRST]
+    terms[np.abs(SHIFTS[grid]) > now.band[some, row][:, None]] = -_NEVER
     for a, wanted in enumerate(TAILS):
         log_higher = np.maximum(log_share, np.float32(np.log(wanted)))
         each = terms + k * (log_higher - log_share) + others * (np.log1p(-np.exp(log_higher)) - log_rest)

@@ -103,6 +103,12 @@ def test_one_request_in_fifty_that_stalls_is_seen_wherever_the_bulk_is(shapes, t
     assert (evidence.mixture_log(r) >= LEVEL).mean() > 0.9
 
 
+@pytest.mark.parametrize("n", [20, 300])
+def test_a_service_that_became_faster_has_no_tail(shapes, tilted, n):
+    counts = np.random.default_rng(3).multinomial(n, at(shapes, -0.8), 200)
+    assert (log_e(counts, tilted, -0.1, band=0.1)[len(JUMPS) :] < 0).all()
+
+
 class Series:
     """One series of a bank's state with a settled baseline, fed with ticks of `n` requests at a shift."""
 
