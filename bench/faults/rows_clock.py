@@ -39,17 +39,17 @@ class _Clock:
 
 def _under_clock(site: Site, case: Case, jumps: list[tuple[float, int]]) -> Case:
     clock = _Clock(site.folder)
-    for role in ("judge", "framer", "archive"):
-        getattr(site, role).terminate(15)
-        setattr(site, role, site.start(role, **clock.environ))
-    site.judge.wait_ready(40)
-    site.archive.wait_ready(40)
     shown = subprocess.run(["date", "+%s"], env={**clock.environ}, capture_output=True, check=True, text=True).stdout
     clock.set(7200)
     moved = subprocess.run(["date", "+%s"], env={**clock.environ}, capture_output=True, check=True, text=True).stdout
     clock.set(0)
     if not 7195 < int(moved) - int(shown) < 7210:
         raise Failed("the clock of a child does not move: the fault cannot be injected")
+    for role in ("judge", "framer", "archive"):  # now: they would notice that the clock was tried
+        getattr(site, role).terminate(15)
+        setattr(site, role, site.start(role, **clock.environ))
+    site.judge.wait_ready(40)
+    site.archive.wait_ready(40)
     play(site, [case], 9.0, [(at, lambda by=by: clock.set(by)) for at, by in jumps])
     clock.set(0)
     return case

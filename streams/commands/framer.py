@@ -11,6 +11,7 @@ import typer
 from prometheus_client import start_http_server
 
 from schemas.errors import ConfigError
+from streams.clock_step import end_when_set_back
 from streams.framer import Framer
 from streams.logs import LogFormat, configure_logs
 from streams.settings import load_settings
@@ -44,5 +45,6 @@ def run(
             start_http_server(metrics_port, metrics_host)
         except OSError as exc:
             raise ConfigError(f"--metrics-port: cannot listen on {metrics_host}:{metrics_port}: {exc.strerror}") from None
+    end_when_set_back()
     gc.freeze()  # what is loaded by now stays; the collector need not walk it again and again
     Framer(settings, batch_s=batch_s).run(stop)

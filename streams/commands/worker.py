@@ -15,6 +15,7 @@ import uvloop
 
 from schemas.errors import ConfigError
 from schemas.policy_file import load_policy
+from streams.clock_step import end_when_set_back
 from streams.logs import LogFormat, configure_logs
 from streams.settings import Settings, load_settings
 from streams.worker.policy_factory import PolicyFactory
@@ -49,6 +50,7 @@ def run(
         from prometheus_client import start_http_server  # most runs need none
 
         start_http_server(metrics_port, addr="127.0.0.1")
+    end_when_set_back()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, ROLES if role == "all" else (role,), PolicyFactory(chosen)))
 
