@@ -127,6 +127,11 @@ class SeriesBank:
         rows = Rows(node.astype(np.uint32), latency_s, tokens, output, stratum, np.broadcast_to(np.int64(slot), len(node)))
         self._open.setdefault(slot, []).append(rows)
 
+    @property
+    def has_baseline(self) -> NDArray[np.bool_]:
+        """Nodes with a baseline in some latency, (nodes,)."""
+        return np.asarray(self._state.learned[:, 1 : 1 + self.n_nodes].any(axis=0))
+
     # -- one tick ----
 
     def close(self, slot: int, hold: NDArray[np.bool_]) -> BankTick:

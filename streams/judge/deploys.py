@@ -43,6 +43,14 @@ class Deploys:
                 return deploy
         return None
 
+    def across(self, t_s: float, nodes: list[str]) -> Deploy | None:
+        """The newest watched deploy to the whole pool, or one of those that reached nine tenths of `nodes` one by one."""
+        whole = self.before(t_s, None)
+        if whole is not None or not nodes:
+            return whole
+        found = [deploy for node in nodes if (deploy := self.before(t_s, node)) is not None]
+        return max(found, key=lambda d: (d.t_s, d.what)) if len(found) >= 0.9 * len(nodes) else None
+
     def due(self, t_s: float, index: dict[str, int], hurt: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
         """Nodes whose baseline is to be learnt anew now, (N,), or None. Not where users are hurt: that is no new normal."""
         over = [d for d in self.watched if t_s - d.t_s >= WATCH_S]

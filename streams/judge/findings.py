@@ -66,7 +66,7 @@ class Findings:
             }
             self._hold(t_s, ("workload_shift", -1, ""), "workload_shift", None, evidence)
         if fleet.any():
-            self._fleet(t_s, tick, alarm, known, fleet, deploys)
+            self._fleet(t_s, tick, alarm, known, fleet, deploys, names)
         if alarm.any() or case.error_own.any() or case.hard.any():
             self._nodes(t_s, tick, case, fleet, deploys, names, rank)
         if tick.improved.any():
@@ -182,7 +182,7 @@ class Findings:
 
     def _fleet(
         self, t_s: float, tick: BankTick, alarm: NDArray[np.bool_], known: NDArray[np.bool_], fleet: NDArray[np.bool_],
-        deploys: Deploys,
+        deploys: Deploys, names: list[str],
     ) -> None:  # fmt: skip
         s, pool = int(np.flatnonzero(fleet)[0]), tick if tick.pool is None else tick.pool
         shift = float(np.median(tick.shift_nats[known[:, s], s])) if known[:, s].any() else float(pool.shift_nats[0, s])
@@ -196,7 +196,7 @@ class Findings:
             return
         if pool.mix_alarm[0, s] and not pool.kl_service_nats[0, s] > pool.kl_mix_nats[0, s]:
             return  # the mix explains it, and that was said
-        deploy = deploys.before(t_s, None)
+        deploy = deploys.across(t_s, [names[node] for node in np.flatnonzero((alarm & known)[:, s])])
         word = self._word("fleet_degradation", -1, deploy is not None)
         if deploy is not None:
             evidence |= {"deploy": deploy.what, "deployed_s_ago": digits(t_s - deploy.t_s)}

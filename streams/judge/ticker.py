@@ -127,7 +127,9 @@ class Ticker:
             hold[:] = True  # a shared cause is no new normal either
         error_alarm = self.errors.update(slot.counts[TOTAL], slot.counts[ERRORS], hold)
         contract_alarm = self.contract.update(slot.counts[TOTAL], slot.counts[FAILURES], hold)
-        hold |= error_alarm | contract_alarm  # no baseline is learnt from requests that fail
+        # No baseline is learnt from requests that fail, except the first where a node has missed its SLO from the start: without
+        # one it could never be judged.
+        hold |= error_alarm | (contract_alarm & self.bank.has_baseline)
         if self.extra is not None:
             self.extra.tick(slot, waiting(self.bank, slot_number))
         self.scopes.take(t_s, slot.covered, len(names), self.bank, slot_number)

@@ -7,7 +7,8 @@ All of this must hold before a class opens:
 * *hurt*: as many failures, and as large a share, as a node needs;
 * *own fault*: `own_fault_ratio` times what the other requests on the same nodes lead one to expect, on two nodes where two
   serve it. Where it is late rather than failing, it must also be slower than its size explains, and the others on its nodes
-  must not be: a class of long prompts that misses its SLO because prompts are long is a mix, not a fault.
+  must not be: a class of long prompts that misses its SLO because prompts are long is a mix, not a fault. A class by prompt
+  length opens for errors alone: what size explains is known too roughly to shed everybody who sends long prompts.
 """
 
 from __future__ import annotations
@@ -186,6 +187,7 @@ class Classes:
         margin = rules.min_failure_ratio
         fails = error_alarm & own_fault(errors, caps.own_fault_ratio, margin) & calm
         late = failure_alarm & own_fault(failures, caps.own_fault_ratio, margin) & slower
+        late[KINDS[0]] = False
         self.breach = np.where(alarm, self.breach + 1, 0)
         lately = w.recent(rules.breach_ticks)[:, :ALL]
         total, failed = counts[TOTAL, :ALL], counts[FAILED, :ALL]
