@@ -4,8 +4,9 @@ Each node has a watermark, the second-highest time it sent (one wild timestamp i
 watermark of the nodes that are heard, k = 1 + a tenth of them, at least the second: nodes whose clocks are fast do not set it.
 Nodes not heard while the others went on do not count, so one survivor moves the clock alone.
 
-It is read at certain events only: when a few events passed the next tick boundary. So what is late and what is not depends on
-the order of the events alone, never on how many arrive in one call.
+It is read at certain events only: when a few events passed the next tick boundary, and they are a quarter at least of all that
+came since the first of them (copies from another hour and stamps that are a minute ahead are a few in a hundred), and never beyond
+what three quarters of the newest of these have reached. So what is late and what is not depends on the order of the events alone, never on how many arrive in one call.
 
 Events more than ten minutes ahead wait. If the clock moves on meanwhile, they were wild: rejected. If nothing else happens and
 they go on, on more nodes than one (or on one for long), there was a gap in the data (a night, a file with a row an hour): the
@@ -27,10 +28,12 @@ FUTURE_NS = 600 * 10**9
 _NEVER = np.iinfo(np.int64).min
 _FIRST_LOOK, _LAST_LOOK = 8, 32  # events beyond a boundary before the watermarks are looked at; doubles while it stands still
 _LOOK_SHARE = 8  # ... and where frames bring thousands of one node: an eighth of those that passed it since the clock stood there
+_QUARTER = 4
+_NEWEST = 32  # events beyond the boundary that are asked how far time has come
 _WINDOW = 16_384  # events examined at once: what is behind the next reading is looked at again after it
 _MANY, _MANY_AT_START = 100_000, 1000  # so many waiting events are believed whatever they span
 _STATE = (
-    "now_ns", "boundary_ns", "need", "count", "passed", "pace_ns", "top_ns", "leap_ns", "waiting", "waiting_lo", "waiting_hi",
+    "now_ns", "boundary_ns", "need", "count", "since", "passed", "pace_ns", "top_ns", "leap_ns", "waiting", "waiting_lo", "waiting_hi",
     "waiting_node", "waiting_mixed",
 )  # fmt: skip
 
@@ -63,7 +66,8 @@ class VoteClock:
         self.tick_ns, self.lateness_ns, self.silence_ns = tick_ns, lateness_ns, silence_ns
         self.now_ns: int | None = None
         self.boundary_ns = _NEVER
-        self.need, self.count, self.passed = 1, 0, 0
+        self.need, self.count, self.since, self.passed = 1, 0, 0, 0
+        self.newest: list[int] = []
         self.pace_ns, self.top_ns = 0, _NEVER
         self.leap_ns = 0  # how far the clock last went in one step, where events are minutes apart
         self.waiting, self.waiting_lo, self.waiting_hi = 0, 0, 0
@@ -97,35 +101,68 @@ class VoteClock:
         open_ns = (self.now_ns - self.lateness_ns) // self.tick_ns * self.tick_ns
         is_late = ts_ns < open_ns
         late = is_late if is_late.any() else None
+        known = None if late is None else np.cumsum(~is_late)
         if len(wild):
-            reads = len(ahead) >= self.need - self.count
-            n = int(ahead[self.need - self.count - 1]) + 1 if reads else len(ts_ns)
+            at = self._reads_at(ahead, 0, 0, known)
+            reads = at < len(ahead)
+            n = int(ahead[at]) + 1 if reads else len(ts_ns)
             if wild[0] < n:
+                self._note(ts_ns[ahead[: at + 1]])
                 late = None if late is None else late[:n]
-                return self._wait(n, wild[wild < n], node, ts_ns, late, reads=reads, n_ahead=len(ahead))
-        return self._pass(node, ts_ns, ahead, late, once=len(wild) > 0)
+                since = self._since(ahead, 0, 0, known, n)
+                return self._wait(n, wild[wild < n], node, ts_ns, late, reads=reads, n_ahead=len(ahead), since=since)
+        return self._pass(node, ts_ns, ahead, late, known, once=len(wild) > 0)
 
     def _pass(
         self, node: NDArray[np.uint32], ts_ns: NDArray[np.int64], ahead: NDArray[np.intp], late: NDArray[np.bool_] | None,
-        *, once: bool,
+        known: NDArray[np.intp] | None, *, once: bool,
     ) -> Taken:  # fmt: skip
         """Consume events none of which waits, reading the clock on the way until it passes the boundary (or `once`)."""
         lo = seen = 0
         boundary_ns, refuted = self.boundary_ns, False
         while self.boundary_ns == boundary_ns and not refuted and lo < len(ts_ns):
-            at = seen + self.need - self.count - 1
+            at = self._reads_at(ahead, seen, lo, known)
             reads = at < len(ahead)
             hi = int(ahead[at]) + 1 if reads else len(ts_ns)
             self._mark(node[lo:hi], ts_ns[lo:hi], None if late is None else late[lo:hi])
-            lo = hi
+            self._note(ts_ns[ahead[seen : at + 1]])
             if reads:
                 seen = at + 1
                 refuted = self._read()
             else:
+                self.since = self._since(ahead, seen, lo, known, hi)
                 self.count += len(ahead) - seen
+            lo = hi
             if once:
                 break
         return Taken(lo, None if late is None or not late[:lo].any() else late[:lo], None, refuted=refuted)
+
+    def _reads_at(self, ahead: NDArray[np.intp], seen: int, lo: int, known: NDArray[np.intp] | None) -> int:
+        """Which of the events `ahead` of the boundary, from number `seen` on, brings the next reading; their number if none."""
+        at = seen + max(self.need - self.count, 1) - 1
+        while at < len(ahead):
+            count = self.count + at - seen + 1
+            missing = self._since(ahead, seen, lo, known, int(ahead[at]) + 1) - _QUARTER * count
+            if missing <= 0:
+                return at
+            at += -(-missing // (_QUARTER - 1))  # each event ahead makes up for three others
+        return len(ahead)
+
+    def _note(self, ahead_ns: NDArray[np.int64]) -> None:
+        if len(ahead_ns):
+            self.newest = [*self.newest, *ahead_ns[-_NEWEST:].tolist()][-_NEWEST:]
+
+    def _since(self, ahead: NDArray[np.intp], seen: int, lo: int, known: NDArray[np.intp] | None, end: int) -> int:
+        """Events in time since the first one ahead, up to `end`; this call's segment begins at `lo`."""
+        if self.count:
+            start, before = lo, self.since
+        elif seen < len(ahead):
+            start, before = int(ahead[seen]), 0
+        else:
+            return 0
+        if known is None:
+            return before + end - start
+        return before + int(known[end - 1]) - (int(known[start - 1]) if start else 0)
 
     def push(self, now_ns: int) -> Taken:
         """Time went on by other means (state events, the wall clock of a stream at its end)."""
@@ -151,7 +188,7 @@ class VoteClock:
 
     def _wait(
         self, n: int, wild: NDArray[np.intp], node: NDArray[np.uint32], ts_ns: NDArray[np.int64],
-        late: NDArray[np.bool_] | None, *, reads: bool = False, n_ahead: int = 0,
+        late: NDArray[np.bool_] | None, *, reads: bool = False, n_ahead: int = 0, since: int = 0,
     ) -> Taken:  # fmt: skip
         """Some of the first `n` events are far ahead: let them wait; stop where they are believed."""
         times, who = ts_ns[wild], node[wild].astype(np.int64)
@@ -181,7 +218,7 @@ class VoteClock:
         elif reads:
             refuted = self._read()
         else:
-            self.count += n_ahead
+            self.count, self.since = self.count + n_ahead, since
         return Taken(n, late, waits, released=released, refuted=refuted)
 
     def _believed(self, many: NDArray[np.int64], span_ns: NDArray[np.int64], mixed: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -232,7 +269,9 @@ class VoteClock:
         self.heard_ns[self.heard] = self.pace_ns
         self.heard[:] = False
         now = self._vote(self.mark)
-        self.count = 0
+        if self.newest:
+            now = min(now, sorted(self.newest)[(3 * (len(self.newest) - 1)) // 4])
+        self.count, self.since, self.newest = 0, 0, []
         self.passed += self.need
         if self.now_ns is None or now <= self.now_ns:
             self._look_later()
@@ -252,6 +291,7 @@ class VoteClock:
         self.now_ns = now_ns
         self.boundary_ns = ((now_ns - phase) // self.tick_ns + 1) * self.tick_ns + phase
         seen = self._seen()
+        self.since, self.newest = 0, []
         self.need, self.count, self.passed = (min(2 * seen, _FIRST_LOOK) if seen > 1 else 1), 0, 0
 
     def _look_later(self) -> None:
@@ -260,11 +300,12 @@ class VoteClock:
     def dump(self) -> dict[str, Any]:
         """State for a snapshot."""
         arrays = {name: getattr(self, name).tobytes() for name in ("high", "mark", "heard_ns", "heard")}
-        return {**{name: getattr(self, name) for name in _STATE}, **arrays}
+        return {**{name: getattr(self, name) for name in _STATE}, **arrays, "newest": self.newest}
 
     def load(self, raw: dict[str, Any]) -> None:
         """What `dump` wrote."""
         for name in _STATE:
             setattr(self, name, raw.get(name, 0))  # `passed` is not in snapshots of the first version
+        self.newest = list(raw.get("newest", []))
         for name, dtype in (("high", np.int64), ("mark", np.int64), ("heard_ns", np.int64), ("heard", np.bool_)):
             setattr(self, name, np.frombuffer(raw[name], dtype).copy())

@@ -151,7 +151,7 @@ class Rules:
             if contract_alarm.any():
                 with np.errstate(invalid="ignore"):
                     slower = np.fmin(tick.shift_nats, tick.peer_shift_nats) >= CONTRACT_SHIFT_NATS
-                    heavy = tick.tail_above & known & (tick.log_evidence > 0)  # longer prompts make a tail, but no evidence
+                    heavy = tick.tail_above & known & ~(tick.kl_mix_nats > tick.kl_service_nats)  # longer prompts make tails, too
                     slower |= heavy & rare(heavy, known, caps.freeze_share)
                     alarm = alarm | (contract_alarm[:, None] & known & slower)
             if alarm.any():
