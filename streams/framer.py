@@ -35,7 +35,8 @@ log = structlog.get_logger(__name__)
 
 SOURCES = tuple(topic.name for topic in TELEMETRY)
 _MAX_MESSAGES = 20_000
-_BEHIND = 2000  # messages in the log that were not read yet; fewer are what came in a moment ago
+_BEHIND = 2000  # messages in the log that were not read yet; fewer are what came in a moment ago...
+_OLD_MS = 2000  # ... unless what was last read is older than this: a source with a message a second has minutes to give
 _LEAVE_S = 8.0  # output or a commit on its way may take so long when a partition or the process goes
 
 
@@ -164,7 +165,9 @@ class Framer:
             low, end = self._consumer.get_watermark_offsets(TopicPartition(*source), cached=True)
         except KafkaException:
             return True
-        return bool(end < 0 or end - max(low, self._read.get(source, self._offsets.position(source) or 0)) > _BEHIND)
+        unread = end - max(low, self._read.get(source, self._offsets.position(source) or 0))
+        old = time.time_ns() // 1_000_000 - self._aligner.front_ms(source) > _OLD_MS
+        return bool(end < 0 or unread > (0 if old else _BEHIND))
 
     def _hold_back(self) -> None:
         """Read nothing more from sources that wait for others."""

@@ -47,6 +47,10 @@ class Aligner(Generic[M]):
         """Sources that must not be read now: some of what they gave still waits."""
         return {source for source, held in self._held.items() if held}
 
+    def front_ms(self, source: Source) -> int:
+        """Record time that a source has reached, Unix milliseconds; 0 before its first record."""
+        return self._front.get(source, 0)
+
     def assigned(self, sources: Iterable[Source], now_s: float) -> None:
         """These are read from now on; they may have something to give."""
         for source in sources:

@@ -5,8 +5,9 @@ watermark of the nodes that are heard, k = 1 + a tenth of them, at least the sec
 Nodes not heard while the others went on do not count, so one survivor moves the clock alone.
 
 It is read at certain events only: when a few events passed the next tick boundary, and they are a quarter at least of all that
-came since the first of them (copies from another hour and stamps that are a minute ahead are a few in a hundred), and never beyond
-what three quarters of the newest of these have reached. So what is late and what is not depends on the order of the events alone, never on how many arrive in one call.
+came since the first of them (copies from another hour and stamps that are a minute ahead are a few in a hundred); and it never
+goes beyond what three quarters of the newest of these have reached. So what is late and what is not depends on the order of the
+events alone, never on how many arrive in one call.
 
 Events more than ten minutes ahead wait. If the clock moves on meanwhile, they were wild: rejected. If nothing else happens and
 they go on, on more nodes than one (or on one for long), there was a gap in the data (a night, a file with a row an hour): the
@@ -33,8 +34,8 @@ _NEWEST = 32  # events beyond the boundary that are asked how far time has come
 _WINDOW = 16_384  # events examined at once: what is behind the next reading is looked at again after it
 _MANY, _MANY_AT_START = 100_000, 1000  # so many waiting events are believed whatever they span
 _STATE = (
-    "now_ns", "boundary_ns", "need", "count", "since", "passed", "pace_ns", "top_ns", "leap_ns", "waiting", "waiting_lo", "waiting_hi",
-    "waiting_node", "waiting_mixed",
+    "now_ns", "boundary_ns", "need", "count", "since", "passed", "pace_ns", "top_ns", "leap_ns", "waiting", "waiting_lo",
+    "waiting_hi", "waiting_node", "waiting_mixed",
 )  # fmt: skip
 
 
@@ -101,7 +102,7 @@ class VoteClock:
         open_ns = (self.now_ns - self.lateness_ns) // self.tick_ns * self.tick_ns
         is_late = ts_ns < open_ns
         late = is_late if is_late.any() else None
-        known = None if late is None else np.cumsum(~is_late)
+        known = None if late is None else np.cumsum(~is_late).astype(np.intp)
         if len(wild):
             at = self._reads_at(ahead, 0, 0, known)
             reads = at < len(ahead)
