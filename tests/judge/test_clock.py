@@ -179,6 +179,23 @@ def test_chunking_does_not_matter(seed: int, nodes: int, cuts: list[int], wild: 
     assert whole.clock.dump() == cut.clock.dump()
 
 
+@pytest.mark.parametrize("ahead_s", [-86_400, -3600, 20, 60, 590])
+def test_one_stamp_in_a_hundred_that_is_wrong_moves_nothing(ahead_s: int) -> None:
+    """Copies of another hour, at all nodes and from the first event on, or stamps some seconds ahead."""
+    fed = Fed(8)
+    wrong = set()
+    events = []
+    for i in range(40_000):
+        if i % 100 == 3:
+            wrong.add(len(events))
+            events.append((i % 8, T0 + i * S // 100 + ahead_s * S))
+        events.append((i % 8, T0 + i * S // 100))
+    fed.feed(events)
+    assert abs(fed.now_s - 400) < 8
+    lost = (set(fed.late) | set(fed.refused)) - wrong
+    assert len(lost) < 0.02 * len(events)
+
+
 def test_state_round_trip() -> None:
     fed = Fed(3)
     fed.feed(steady([0, 1, 2], 0, 100))

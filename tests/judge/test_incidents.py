@@ -88,6 +88,29 @@ def test_a_fleet_that_slows_down_after_a_deploy_is_the_deploys_regression(judged
     assert "fleet_degradation" not in heard.words()
 
 
+def test_a_rolling_deploy_is_named_when_the_fleet_slows_down(judged: Judged, kit: Any) -> None:
+    rolled = [
+        DeployEvent(ts=kit.T0 + FAULT_AT - 30 + n, pool=kit.POOL, node=f"gpu-{n:02d}", what="engine 1 -> 2") for n in range(4)
+    ]
+    heard = judged(seconds=900.0, extra=rolled, faults=[kit.Fault("slow", range(4), FAULT_AT)])
+    assert heard.decisions == []
+    assert "deploy_regression" in heard.words()
+    assert "fleet_degradation" not in heard.words()
+
+
+def test_a_pool_that_missed_its_slo_from_the_start_is_judged(judged: Judged, kit: Any) -> None:
+    faults = [kit.Fault("slow", [2], FAULT_AT, strength=4.0)]
+    heard = judged(policy=kit.policy(ttft_s=0.15), nodes=8, seconds=900.0, faults=faults)
+    assert set(heard.opened()) == {"gpu-02"}
+
+
+def test_longer_prompts_at_one_node_open_nothing(judged: Judged, kit: Any) -> None:
+    faults = [kit.Fault("long_prompts", [2], FAULT_AT, strength=7.0)]
+    heard = judged(policy=kit.policy(ttft_s=0.5), nodes=8, seconds=1200.0, faults=faults)
+    assert heard.decisions == []
+    assert "node_degradation" not in heard.words()
+
+
 def test_longer_prompts_are_a_workload_shift(judged: Judged, kit: Any) -> None:
     faults = [kit.Fault("long_prompts", range(4), FAULT_AT, strength=7.0)]
     heard = judged(policy=kit.policy(ttft_s=8.0), seconds=900.0, faults=faults)
