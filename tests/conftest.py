@@ -11,7 +11,9 @@ from typing import TypeVar
 import pytest
 from local_kafka import Broker, KafkaUnavailable, local_kafka
 
+from schemas.errors import ConfigError
 from streams.embedded import EmbeddedStack
+from streams.embedded.redis_server import RedisServer
 
 T = TypeVar("T")
 
@@ -21,6 +23,18 @@ def embedded_stack() -> Iterator[EmbeddedStack]:
     """One stack for all tests: use topics, groups, pools and databases of your own."""
     with EmbeddedStack() as stack:
         yield stack
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis for all tests that do not stop it: flush it, or use keys of your own."""
+    try:
+        server = RedisServer(tmp_path_factory.mktemp("redis"))
+    except ConfigError as exc:
+        pytest.skip(str(exc))
+    server.start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A Redis server, and states as the pipeline writes them, for the tests of the client."""
+"""A Redis server that a test may stop, and an address that never answers, for the tests of the client."""
 
 from __future__ import annotations
 
@@ -7,19 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from schemas.errors import ConfigError
 from streams.embedded.redis_server import RedisServer
-
-
-@pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    try:
-        server = RedisServer(tmp_path_factory.mktemp("redis"))
-    except ConfigError as exc:
-        pytest.skip(str(exc))
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -230,7 +230,7 @@ def test_hostile_values_anywhere_never_raise_and_never_apply_by_half(changes: li
     head, snapshot = json.loads(raw_head), json.loads(raw)
     for where, number, value in changes:
         target = {"head": head, "snapshot": snapshot, "entry": snapshot["entries"][0]}[where] if snapshot.get("entries") else head
-        if isinstance(target, dict):
+        if isinstance(target, dict) and target:
             target[sorted(target)[number % len(target)]] = value
         if not isinstance(snapshot.get("entries"), list) or not all(isinstance(e, dict) for e in snapshot["entries"]):
             snapshot["entries"] = snapshot.get("entries") or []

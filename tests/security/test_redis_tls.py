@@ -14,7 +14,7 @@ import pytest
 from slodrift_client import BreakerClient
 from tls_authority import Authority
 
-from schemas.errors import ConfigError, SinkBackpressure
+from schemas.errors import SinkBackpressure
 from sinks.redis_decisions import DecisionSink, connect
 from streams.embedded.redis_server import RedisServer
 
@@ -56,25 +56,14 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
         target.shutdown(socket.SHUT_WR)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    try:
-        server = RedisServer(tmp_path_factory.mktemp("redis"))
-    except ConfigError as exc:
-        pytest.skip(str(exc))
-    server.start()
-    yield server
-    server.stop()
-
-
 @pytest.fixture
 def ours(tmp_path: Path) -> Authority:
     return Authority(tmp_path, "ours")
 
 
 @pytest.fixture
-def tls(server: RedisServer, ours: Authority) -> Iterator[Terminator]:
-    terminator = Terminator(ours, server.port)
+def tls(redis_server: RedisServer, ours: Authority) -> Iterator[Terminator]:
+    terminator = Terminator(ours, redis_server.port)
     yield terminator
     terminator.close()
 
@@ -96,11 +85,11 @@ async def test_judge_and_host_speak_tls_with_a_verified_server(tls: Terminator, 
 
 @pytest.mark.parametrize("wrong", ["authority", "address", "plain"])
 async def test_a_server_that_cannot_prove_who_it_is_gets_nothing(
-    server: RedisServer, tmp_path: Path, ours: Authority, wait_until: Callable[..., Any], wrong: str
+    redis_server: RedisServer, tmp_path: Path, ours: Authority, wait_until: Callable[..., Any], wrong: str
 ) -> None:
     stranger = Authority(tmp_path, "stranger", "10.1.2.3" if wrong == "address" else "127.0.0.1")
-    terminator = Terminator(stranger, server.port)
-    port = server.port if wrong == "plain" else terminator.port
+    terminator = Terminator(stranger, redis_server.port)
+    port = redis_server.port if wrong == "plain" else terminator.port
     ca = stranger.ca if wrong == "address" else ours.ca
     url = f"rediss://someone:canary-secret@127.0.0.1:{port}/0?ssl_ca_certs={ca}"
     with pytest.raises(SinkBackpressure) as caught:

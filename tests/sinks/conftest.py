@@ -1,4 +1,4 @@
-"""A Redis server, and databases in the embedded ClickHouse engine, for the tests of the sinks."""
+"""A client of Redis, and databases in the embedded ClickHouse engine, for the tests of the sinks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from redis.asyncio import Redis
 
-from schemas.errors import ConfigError
 from sinks.clickhouse import TABLES, ClickHouse, open_client
 from sinks.migrate import migrate
 from sinks.redis_decisions import connect
@@ -16,17 +15,6 @@ from streams.embedded import EmbeddedStack
 from streams.embedded.redis_server import RedisServer
 
 _numbers = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    try:
-        server = RedisServer(tmp_path_factory.mktemp("redis"))
-    except ConfigError as exc:
-        pytest.skip(str(exc))
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture
