@@ -25,6 +25,7 @@ class Fault:
         quick: Part of the short version.
         together: Only makes messages; the whole group is played at once.
         check: For `together`: what the row promises, after the closing checks.
+        alone: Asserts a latency or a memory of its own: no other row runs meanwhile.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Fault:
     quick: bool = False
     together: bool = False
     check: Callable[[Site, Case], Any] | None = None
+    alone: bool = False
 
     @property
     def pool(self) -> str:
@@ -54,11 +56,12 @@ def fault(
     quick: bool = False,
     together: bool = False,
     check: Callable[[Site, Case], Any] | None = None,
+    alone: bool = False,
 ) -> Callable[[Callable[[Site, str], Case]], Callable[[Site, str], Case]]:
     """Decorator: register a row."""
 
     def add(run: Callable[[Site, str], Case]) -> Callable[[Site, str], Case]:
-        FAULTS.append(Fault(name, group, injected, expected, run, quick, together, check))
+        FAULTS.append(Fault(name, group, injected, expected, run, quick, together, check, alone))
         return run
 
     return add

@@ -18,6 +18,7 @@ LIMIT_MIB = 512
     "cardinality bomb",
     "100,000 requests, each with a node, tenant, adapter and session of its own, into one pool",
     "RSS of each process below 512 MiB; decisions of the other pool as without",
+    alone=True,
 )
 def bomb(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)

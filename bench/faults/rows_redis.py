@@ -33,7 +33,12 @@ def admin(site: Site, port: int | None = None) -> redis.Redis:
 
 
 @fault(
-    GROUP, "Redis restarted, data lost", "SIGKILL, 2 s away, an empty one on the same port", "hosts right within 10 s", quick=True
+    GROUP,
+    "Redis restarted, data lost",
+    "SIGKILL, 2 s away, an empty one on the same port",
+    "hosts right within 10 s",
+    quick=True,
+    alone=True,
 )
 def restarted(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)
@@ -51,7 +56,7 @@ def restarted(site: Site, pool: str) -> Case:
     return case
 
 
-@fault(GROUP, "FLUSHALL", "x3 while a breaker is open", "head again within 2 s; nothing opens, nothing closes early")
+@fault(GROUP, "FLUSHALL", "x3 while a breaker is open", "head again within 2 s; nothing opens, nothing closes early", alone=True)
 def flushed(site: Site, pool: str) -> Case:
     case, healed = Case.plain(site, pool), []
 
@@ -195,7 +200,7 @@ def _with_asker(site: Site, case: Case, actions: list[tuple[float, Callable[[], 
         raise Failed(f"requests waited: {figures}")
 
 
-@fault(GROUP, "Redis slow", "answers +300 ms and 20 kB/s for judge and hosts, 4 s", "no request waits")
+@fault(GROUP, "Redis slow", "answers +300 ms and 20 kB/s for judge and hosts, 4 s", "no request waits", alone=True)
 def slow(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)
     proxies = [site.judge_redis, *(host.proxy for host in site.hosts)]
@@ -217,6 +222,7 @@ def slow(site: Site, pool: str) -> Case:
     "half-open connections to Redis",
     "nothing passes for 7 s, connections stay",
     "stale after 5 s and said so; no request waits",
+    alone=True,
 )
 def half_open(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)

@@ -31,7 +31,7 @@ def judge_killed(site: Site, pool: str) -> Case:
     return case
 
 
-@fault(GROUP, "judge ended", "SIGTERM x2", "code 0, within 10 s each")
+@fault(GROUP, "judge ended", "SIGTERM x2", "code 0, within 10 s each", alone=True)
 def judge_ended(site: Site, pool: str) -> Case:
     case, took = Case.plain(site, pool), []
 
@@ -56,7 +56,13 @@ def judge_paused(site: Site, pool: str) -> Case:
     return case
 
 
-@fault(GROUP, "zombie judge", "SIGSTOP beyond its session, a second judge takes over; then SIGCONT", "new owner within 15 s")
+@fault(
+    GROUP,
+    "zombie judge",
+    "SIGSTOP beyond its session, a second judge takes over; then SIGCONT",
+    "new owner within 15 s",
+    alone=True,
+)
 def zombie(site: Site, pool: str) -> Case:
     case, taken = Case.plain(site, pool), {}
 

@@ -1,13 +1,11 @@
-"""Runs the faults, one group after the other, each group on a fresh stack, and prints the table."""
+"""Runs faults one after the other, each group on a fresh stack, and prints the table."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,7 +18,7 @@ from bench.faults.registry import FAULTS, Fault
 from bench.faults.site import Failed, Site
 from schemas.errors import SlodriftError
 
-__all__ = ["ROWS", "print_table", "run", "select", "write_json"]
+__all__ = ["ROWS", "print_table", "run", "select"]
 
 ROWS = (rows_attack, rows_clickhouse, rows_clock, rows_data, rows_flood, rows_kafka, rows_redis, rows_workers)
 """Modules that register their faults when they are imported."""
@@ -56,7 +54,7 @@ def run(chosen: Sequence[Fault], say: Any = print) -> list[Result]:
             if prepare := options.get("prepare"):
                 options = {k: v for k, v in options.items() if k != "prepare"} | exits.enter_context(prepare())
             site = exits.enter_context(Site([f.pool for f in mine], **options))
-            say(f"-- {group}: up after {time.monotonic() - began:.1f} s")
+            say(f"-- {group}: up after {time.monotonic() - began:.1f} s", flush=True)
             alone = [f for f in mine if not f.together]
             results += [*(_one(site, f) for f in alone), *_together(site, [f for f in mine if f.together])]
     return results
@@ -123,21 +121,17 @@ def print_table(results: Sequence[Result]) -> None:
     """The table on stdout."""
     console = Console(highlight=False, soft_wrap=False, width=None if Console().is_terminal else 190)
     table = Table(title="Faults", title_justify="left")
-    for column in ("fault", "injected", "expected", "measured", "verdict"):
+    for column in ("fault", "injected", "expected", "measured", "s", "verdict"):
         table.add_column(column, overflow="fold")
     for r in results:
-        table.add_row(r.fault, r.injected, r.expected, r.measured[:400], "holds" if r.holds else "FAILS")
+        table.add_row(r.fault, r.injected, r.expected, r.measured[:400], f"{r.seconds:.0f}", "holds" if r.holds else "FAILS")
     console.print(table, markup=False)
     print(f"{sum(r.holds for r in results)} of {len(results)} rows hold")
 
 
-def write_json(results: Sequence[Result], path: Path, **facts: Any) -> None:
-    """The same as JSON."""
-    rows = [r.__dict__ for r in results]
-    path.write_text(json.dumps({**facts, "rows": rows, "holding": sum(r.holds for r in results)}, indent=1, default=str))
-
-
-def select(words: Sequence[str], *, quick: bool) -> list[Fault]:
-    """Faults by name or group; all of them without words."""
+def select(words: Sequence[str], *, quick: bool = False, exact: bool = False) -> list[Fault]:
+    """Faults by part of a name or by group, or by the whole name alone; all of them without words."""
+    if exact:
+        return [f for f in FAULTS if f.name in words]
     found = [f for f in FAULTS if not words or any(w in f.name or w == f.group for w in words)]
     return [f for f in found if f.quick] if quick else found

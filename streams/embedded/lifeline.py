@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import secrets
 import signal
 import socket
 import sys
@@ -11,6 +13,7 @@ from collections.abc import Callable
 __all__ = ["die_with_parent", "free_port"]
 
 _PR_SET_PDEATHSIG = 1
+_FIRST_PORT, _N_PORTS = 15_000, 17_000
 
 
 def die_with_parent() -> Callable[[], None] | None:
@@ -26,8 +29,13 @@ def die_with_parent() -> Callable[[], None] | None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody uses at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A TCP port of the loopback interface that nobody uses at this moment.
+
+    Below the range that outgoing connections are given: a server that ends and comes back finds it free, and a client that tries
+    again meanwhile is never connected to itself.
+    """
+    while True:
+        port = _FIRST_PORT + secrets.randbelow(_N_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

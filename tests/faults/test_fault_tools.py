@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from bench.faults.case import Case
 from bench.faults.proxy import Proxy, ProxyLoop
 from bench.faults.registry import FAULTS
+from bench.faults.side_by_side import Batch, batches, run_batches
 from bench.faults.table import select
 from bench.faults.workload import SLOW, T0_S, answer_of, load, story
 
@@ -88,7 +90,26 @@ def test_known_answer_is_one_node_and_no_other() -> None:
 
 
 def test_every_fault_has_a_pool_of_its_own_and_the_short_table_is_part_of_the_long() -> None:
-    assert len({f.pool for f in FAULTS}) == len(FAULTS) >= 35
+    assert len({f.pool for f in FAULTS}) == len({f.name for f in FAULTS}) == len(FAULTS) >= 35
     assert 8 <= len(select([], quick=True)) < len(FAULTS)
     assert not any(a.pool in b.pool for a in FAULTS for b in FAULTS if a is not b), "messages are told apart by it"
     assert Case("p").messages == []
+
+
+def test_batches_hold_every_row_once_and_keep_apart_what_must_run_alone() -> None:
+    made = batches(FAULTS)
+    assert sorted(f.pool for b in made for f in b.faults) == sorted(f.pool for f in FAULTS)
+    assert all(len({(f.group, f.alone, f.together) for f in b.faults}) == 1 for b in made)
+    assert [b.alone for b in made] == sorted(b.alone for b in made), "alone comes last"
+    together = [b for b in made if b.faults[0].together]
+    assert len(together) == len({b.faults[0].group for b in together}), "what is played at once is not cut"
+
+
+def test_a_batch_whose_process_dies_gives_rows_that_do_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Batch, "command", lambda self, report: [sys.executable, "-c", "raise SystemExit(7)"])
+    chosen, said = select(["workers"]), list[str]()
+    results = run_batches(chosen, 2, say=said.append)
+    assert [r.fault for r in results] == [f.name for f in chosen]
+    assert not any(r.holds for r in results)
+    assert all("code 7" in line for line in [*said, *(r.measured for r in results)])
+    assert len(run_batches(chosen, 1, stop_early=True, say=said.append)) < len(chosen), "nothing is begun after a row that fails"
