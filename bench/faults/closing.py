@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import msgspec
 
 from bench.faults.case import Case
+from bench.faults.closing_windows import stored_windows
 from bench.faults.site import N_PARTITIONS, Failed, Site, wait_for
 from bench.faults.workload import T0_S, Answer, answer_of_frames
 from schemas.deadletter import from_message
 from schemas.results import Decision
-from schemas.topics import DEADLETTER, DECISIONS, FRAMES
-from schemas.windows import decode_windows, encode_windows
-from sinks.rows import Origin, finding_columns, window_columns
+from schemas.topics import DEADLETTER, DECISIONS, FRAMES, WINDOWS
+from sinks.rows import Origin, finding_columns
 
 __all__ = ["HOSTS_S", "close", "settle"]
 
@@ -23,24 +24,27 @@ HOSTS_S = 5.0
 """Hosts equal the log so soon after the pipeline has come to rest."""
 
 
-def settle(site: Site, deadline_s: float = 120.0) -> float:
+def settle(site: Site, stall_s: float = 120.0) -> float:
     """Until every group has committed everything; seconds that took.
 
     Raises:
-        Failed: Not within the deadline; with the last words of the processes.
+        Failed: What is left has not become less for `stall_s`; with the last words of the processes.
     """
-    last: dict[str, int] = {}
-
-    def done() -> bool:
+    began = least_at = time.monotonic()
+    least, pause = 1 << 62, threading.Event()
+    while True:
         site.supervise()
-        last.update(site.progress.lag())
-        return not any(last.values())
-
-    try:
-        took_s = wait_for(done, "everything committed", deadline_s)
-    except Failed as exc:
-        raise Failed(f"{exc}; lag {last}\n{site.said()}") from None
-    for topic in (FRAMES.name, DECISIONS.name, DEADLETTER.name):
+        lag = site.progress.lag()
+        if not any(lag.values()):
+            break
+        now, left = time.monotonic(), sum(lag.values())
+        if 0 <= left < least:
+            least, least_at = left, now
+        if now - least_at > stall_s:
+            raise Failed(f"no progress for {stall_s:g} s; lag {lag}\n{site.said()}")
+        pause.wait(0.02)
+    took_s = time.monotonic() - began
+    for topic in (FRAMES.name, WINDOWS.name, DECISIONS.name, DEADLETTER.name):
         if not site.tail.wait(topic, site.progress.ends(topic), 20):
             raise Failed(f"{topic} could not be read to its end")
     return took_s
@@ -95,12 +99,12 @@ def _one(site: Site, case: Case, decisions: list[Decision]) -> dict[str, Any]:
     for pool_epoch in (decisions,):
         if [d.version for d in pool_epoch] != sorted(d.version for d in pool_epoch):
             raise Failed(f"{case.pool}: versions of the log are not monotone")
-    rows, stored, raw_rows = _windows(site, case, made)
+    rows, judged, raw_rows = stored_windows(site, case, made)
     dead = _dead_letters(site, case)
     if case.expect_dead is not None and dead != case.expect_dead:
         raise Failed(f"{case.pool}: {dead} events in the dead letters, {case.expect_dead} expected")
     _findings_and_decisions(site, case, made, decisions)
-    lost = _lost(site, case, stored, dead)
+    lost = _lost(site, case, judged, dead)
     if lost:
         raise Failed(f"{case.pool}: produced and neither in ClickHouse nor in the dead letters: {lost}")
     return {
@@ -131,45 +135,6 @@ def _offline(site: Site, case: Case) -> Answer:
 
 def _is_of(case: Case, value: bytes | None) -> bool:
     return bool(value) and case.pool.encode() in value and not (case.without and case.without in value)
-
-
-def _windows(site: Site, case: Case, made: Answer) -> tuple[int, int, int]:
-    """Rows of the table are the rows that the frames give, value for value; (rows, requests in them, rows as written)."""
-    expected: dict[tuple[int, str, str], dict[str, Any]] = {}
-    for t_ms, pool, windows in made.windows:
-        if pool != case.pool:
-            continue
-        block = decode_windows(encode_windows(pool, t_ms, windows.columns()))
-        columns = window_columns({"t": [t_ms] * block.n, "pool": [pool] * block.n, **block.columns}, Origin("", 0, 0))
-        names = [name for name in columns if not name.startswith("src_")]
-        for values in zip(*(columns[name] for name in names), strict=True):
-            row = dict(zip(names, values, strict=True))
-            expected[t_ms, row["node"], row["sli"]] = row
-    found = site.reader.query(
-        "SELECT * EXCEPT (t, src_topic, src_partition, src_offset, src_idx), toUnixTimestamp64Milli(t) AS t FROM window_history "
-        "WHERE pool = {pool:String}",
-        {"pool": case.pool},
-    )
-    stored = {(r["t"], r["node"], r["sli"]): r for r in found}
-    if len(stored) != len(found):
-        raise Failed(f"{case.pool}: {len(found) - len(stored)} rows of window_history are visible twice")
-    if stored.keys() != expected.keys():
-        raise Failed(
-            f"{case.pool}: {len(expected.keys() - stored.keys())} rows of windows are missing, "
-            f"{len(stored.keys() - expected.keys())} are too many, of {len(expected)}"
-        )
-    for key, row in expected.items():
-        if any(_differ(stored[key][name], value) for name, value in row.items()):
-            wrong = {n: (stored[key][n], v) for n, v in row.items() if _differ(stored[key][n], v)}
-            raise Failed(f"{case.pool}: row {key} differs from the recomputation: {wrong}")
-    (raw,) = site.reader.query("SELECT count() AS n FROM windows WHERE pool = {pool:String}", {"pool": case.pool})
-    return len(stored), sum(r["n_tick"] for r in found if r["sli"] == "ttft_s"), raw["n"]
-
-
-def _differ(stored: Any, expected: Any) -> bool:
-    if isinstance(expected, float) and isinstance(stored, float):
-        return abs(stored - expected) > 1e-6 * max(1.0, abs(expected))
-    return bool(stored != expected)
 
 
 def _findings_and_decisions(site: Site, case: Case, made: Answer, decisions: list[Decision]) -> None:

@@ -20,11 +20,11 @@ __all__ = ["ARCHIVED", "SOURCES", "LogTail", "Progress"]
 
 SOURCES = tuple(topic.name for topic in TELEMETRY)
 ARCHIVED = (WINDOWS.name, FINDINGS.name, DECISIONS.name, DEADLETTER.name)
-_KEPT = (FRAMES.name, DECISIONS.name, DEADLETTER.name)
+_KEPT = (FRAMES.name, WINDOWS.name, DECISIONS.name, DEADLETTER.name)
 
 
 class LogTail:
-    """Follows frames, decisions and dead letters from a thread.
+    """Follows frames, windows, decisions and dead letters from a thread.
 
     Args:
         settings: Where Kafka is.

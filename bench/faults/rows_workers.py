@@ -16,7 +16,8 @@ from schemas.topics import DECISIONS, partition_of
 
 __all__: list[str] = []
 
-GROUP = "workers"
+GROUP, THINNED = "workers", "thinned"
+"""Every window a row in ClickHouse; or, as the archive does by default, quiet ones once a minute."""
 
 
 def _kill(site: Site, role: str) -> None:
@@ -24,6 +25,12 @@ def _kill(site: Site, role: str) -> None:
     site.restart(role)
 
 
+@fault(
+    THINNED,
+    "judge killed, quiet windows thinned",
+    "SIGKILL x3 in 6 s, started anew",
+    "row for row what the archive keeps of the topic",
+)
 @fault(GROUP, "judge killed", "SIGKILL x3 in 6 s, started anew", "decisions as without", quick=True)
 def judge_killed(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)
@@ -101,6 +108,7 @@ def void_append(site: Site, pool: str) -> Case:
     return case
 
 
+@fault(THINNED, "archive killed, quiet windows thinned", "SIGKILL x5 in 8 s", "row for row what the archive keeps of the topic")
 @fault(GROUP, "archive killed", "SIGKILL x5 in 8 s", "row for row as computed from the frames", quick=True)
 def archive_killed(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)
@@ -108,6 +116,7 @@ def archive_killed(site: Site, pool: str) -> Case:
     return case
 
 
+@fault(THINNED, "framer killed, quiet windows thinned", "SIGKILL x5 in 8 s", "row for row what the archive keeps of the topic")
 @fault(GROUP, "framer killed", "SIGKILL x5 in 8 s", "decisions as without")
 def framer_killed(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)
@@ -129,6 +138,12 @@ def storm(site: Site, pool: str) -> Case:
     return case
 
 
+@fault(
+    THINNED,
+    "everything restarted at once, quiet windows thinned",
+    "SIGKILL of judge, archive, framer, Redis and all hosts",
+    "row for row what the archive keeps of the topic",
+)
 @fault(GROUP, "everything restarted at once", "SIGKILL of judge, archive, framer, Redis and all hosts", "converges")
 def mass_restart(site: Site, pool: str) -> Case:
     case = Case.plain(site, pool)

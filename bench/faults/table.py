@@ -17,6 +17,7 @@ from bench.faults.closing import close
 from bench.faults.registry import FAULTS, Fault
 from bench.faults.site import Failed, Site
 from schemas.errors import SlodriftError
+from streams.settings import Settings
 
 __all__ = ["ROWS", "print_table", "run", "select"]
 
@@ -27,6 +28,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "data": {},
     "more data": {},
     "workers": {},
+    "thinned": {"environ": {"SLODRIFT_ARCHIVE_QUIET_S": str(Settings.model_fields["archive_quiet_s"].default)}},
     "redis": {},
     "clickhouse": {"prepare": rows_clickhouse.small_disk},
     "mock kafka": {},
