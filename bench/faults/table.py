@@ -11,7 +11,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.faults import rows_attack, rows_clickhouse, rows_clock, rows_data, rows_flood, rows_kafka, rows_redis, rows_workers
+from bench.faults import (
+    rows_attack,
+    rows_clickhouse,
+    rows_clock,
+    rows_data,
+    rows_flood,
+    rows_kafka,
+    rows_redis,
+    rows_visibility,
+    rows_workers,
+)
 from bench.faults.case import Case, Result, play
 from bench.faults.closing import close
 from bench.faults.registry import FAULTS, Fault
@@ -21,7 +31,7 @@ from streams.settings import Settings
 
 __all__ = ["ROWS", "print_table", "run", "select"]
 
-ROWS = (rows_attack, rows_clickhouse, rows_clock, rows_data, rows_flood, rows_kafka, rows_redis, rows_workers)
+ROWS = (rows_attack, rows_clickhouse, rows_clock, rows_data, rows_flood, rows_kafka, rows_redis, rows_visibility, rows_workers)
 """Modules that register their faults when they are imported."""
 
 GROUPS: dict[str, dict[str, Any]] = {
@@ -34,6 +44,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "mock kafka": {},
     "kafka": {"real_kafka": True},
     "clock": {},
+    "fifty hosts": {"n_hosts": rows_visibility.N_HOSTS},
     "flood": {},
 }
 """How the stack of a group is started."""

@@ -21,7 +21,7 @@ from schemas.errors import SchemaError
 from schemas.topics import DECISIONS
 from streams.worker.decision_log import LogReader
 
-__all__ = ["Delays", "measure", "run"]
+__all__ = ["Delays", "delays", "measure", "run"]
 
 N_POOLS = 8
 
@@ -39,7 +39,8 @@ class Delays:
         return float((self.seconds <= limit_s).mean())
 
 
-def _delays(site: Site, pools: set[str]) -> Delays:
+def delays(site: Site, pools: set[str]) -> Delays:
+    """Of every decision about some pools that is in the log, to every host."""
     appended = []
     for partition in range(N_PARTITIONS):
         reader = LogReader()
@@ -69,13 +70,13 @@ def measure(n_hosts: int = 50, n_pools: int = N_POOLS, over_s: float = 16.0) -> 
         cases = [Case.plain(site, pool, seed=i) for i, pool in enumerate(quiet)]
         play(site, cases, over_s)
         close(site, cases)
-        first = _delays(site, set(quiet))
+        first = delays(site, set(quiet))
         cases = [Case.plain(site, pool, seed=i) for i, pool in enumerate(stormy)]
         away_s = 2.0
         down_at = over_s * 160 / 240  # the first breakers open at 165 s of the story
         play(site, cases, over_s, [(down_at, site.stack.redis_stop), (down_at + away_s, site.stack.redis_start)])
         close(site, cases)
-        return first, _delays(site, set(stormy)), away_s
+        return first, delays(site, set(stormy)), away_s
 
 
 def run(seed: int = 0, *, quick: bool = False) -> Report:
