@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from schemas.policy import Health as HealthPolicy
 
-__all__ = ["GONE_AFTER_S", "IDLE", "OK", "STALE", "STALLED", "Health", "HealthTick", "NodeSamples"]
+__all__ = ["GONE_AFTER_S", "IDLE", "LEFT_AFTER_S", "OK", "STALE", "STALLED", "Health", "HealthTick", "NodeSamples"]
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -27,6 +27,8 @@ OK, IDLE, STALE, STALLED = 0, 1, 2, 3
 
 GONE_AFTER_S = 600.0
 """A node silent this long has left the pool: it is no longer expected to be heard."""
+LEFT_AFTER_S = 120.0
+"""The same for a node that last said it had nothing to do: that is how one is drained and taken away."""
 
 _GAPS = 10.0  # a node without state events is stale after this many of its usual gaps between requests
 _UNKNOWN = -1.0
@@ -150,6 +152,7 @@ class Health:
             asked = t_s - self.asked_s < quiet_s  # NaN compares False
             idle = current & (self.running == 0) & ~asked
             fatal = t_s - self.fatal_s < memory_s
-            expected = silent_s < np.maximum(GONE_AFTER_S, 2.0 * patience_s)
+            missed_s = np.where(self.running == 0, LEFT_AFTER_S, GONE_AFTER_S)
+            expected = silent_s < np.maximum(missed_s, 2.0 * patience_s)
         code = np.where(stuck, STALLED, np.where(~fresh, STALE, np.where(idle, IDLE, OK))).astype(np.uint8)
         return HealthTick(code, fatal, expected, fresh)

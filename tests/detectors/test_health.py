@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detectors.health import GONE_AFTER_S, IDLE, OK, STALE, STALLED, Health, NodeSamples
+from detectors.health import GONE_AFTER_S, IDLE, LEFT_AFTER_S, OK, STALE, STALLED, Health, NodeSamples
 from schemas.policy import Health as Rules
 
 RULES = Rules()
@@ -106,6 +106,13 @@ def test_a_node_silent_for_long_is_expected_no_more() -> None:
     every_second(health, 0, 2, lambda t: t)
     assert health.judge(1 + GONE_AFTER_S - 1, RULES, 60.0).expected.tolist() == [True]
     assert health.judge(1 + GONE_AFTER_S, RULES, 60.0).expected.tolist() == [False]
+
+
+def test_a_node_that_was_drained_is_missed_for_two_minutes_only() -> None:
+    health = Health.empty(2)
+    health.observe(samples((0, 1.0, 7, 0.0, 5.0), (1, 1.0, 7, 3.0, 5.0)))
+    assert health.judge(1 + LEFT_AFTER_S - 1, RULES, 60.0).expected.tolist() == [True, True]
+    assert health.judge(1 + LEFT_AFTER_S, RULES, 60.0).expected.tolist() == [False, True]
 
 
 def test_order_of_samples_does_not_matter() -> None:

@@ -24,12 +24,16 @@ Mask = NDArray[np.bool_]
 Spoil = Callable[[Any, Mask], None]
 
 
-def decorated(kit: Any, spoil: Spoil | None = None, *, hot_ratio: float = 0.0, seconds: float = END, **traffic: Any) -> Any:
-    """Traffic with adapters (6 of 5 % each), tenants and sessions; `spoil` gets the batch and which rows come after the fault."""
+def decorated(
+    kit: Any, spoil: Spoil | None = None, *, hot_ratio: float = 0.0, seconds: float = END, one_of: int = 20, **traffic: Any
+) -> Any:
+    """Traffic with adapters (6, each one in `one_of` requests), tenants and sessions; `spoil` gets the batch and which rows come
+    after the fault.
+    """
     made = kit.traffic(seconds=seconds, **{"nodes": 4, "rate": 10.0, **traffic})
     batch, rng = made.batch, np.random.default_rng(99)
     n = len(batch)
-    adapter = rng.integers(0, 20, n)
+    adapter = rng.integers(0, one_of, n)
     batch.adapters, batch.adapter = ADAPTERS, np.where(adapter < 6, adapter, NO_CODE).astype(np.uint32)
     batch.tenants, batch.tenant = TENANTS, rng.integers(0, 5, n).astype(np.uint32)
     keys = np.array([stable_key(f"s-{i}") for i in range(500)], np.uint32)
@@ -151,8 +155,12 @@ def test_a_healthy_pool_is_left_alone(kit: Any) -> None:
     assert run(kit, decorated(kit, seed=5, hot_ratio=0.1)).decisions == []
 
 
-def test_most_adapters_slow_together_are_the_switching(kit: Any) -> None:
-    heard = run(kit, decorated(kit, lambda batch, after: slower(batch, after & (batch.adapter != NO_CODE)), seconds=730.0))
+@pytest.mark.parametrize(
+    "traffic", [{}, {"one_of": 7, "nodes": 5, "rate": 6.0}, {"nodes": 16, "rate": 2.0}], ids=["few", "most requests", "many nodes"]
+)
+def test_most_adapters_slow_together_are_the_switching(kit: Any, traffic: dict[str, Any]) -> None:
+    made = decorated(kit, lambda batch, after: slower(batch, after & (batch.adapter != NO_CODE)), seconds=730.0, **traffic)
+    heard = run(kit, made)
     cause = next(f for f in heard.findings if f.cause == "lora_switch")
     assert cause.finding == "root_cause"
     assert cause.score is not None

@@ -122,7 +122,9 @@ class Scopes:
             wanted = self._classes_wanted(classes, sessions, cause)
             bad = max(float(classes.share[kind][classes.suspect[kind]].sum()) for kind in KINDS)
             self._open("request", t_s, wanted, bad, fresh, n_known, acted)
-            evidence = lora_switch(classes, self.classes.window, self.policy) if classes.suspect[ADAPTERS].any() else None
+            evidence = None
+            if classes.alarm[ADAPTERS].any():
+                evidence = lora_switch(classes, self.classes.window, self.classes.timed, self.classes.slis, self.policy)
             if evidence is not None:
                 acted.causes["lora_switch"] = evidence
         pool = pool_wanted(case, tick, eligible, explained, self.policy) if case.bad.any() and cause != "telemetry" else None
