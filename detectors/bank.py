@@ -254,14 +254,14 @@ class SeriesBank:
         """Tests the tick's counts."""
         state, terms, m = self._state, self._terms, n.shape[1]
         weight = self.model.weights(mixes[0])
-        slower, faster, log_evidence = weigh(state, self._derived, self.detection, terms.log_a, counts, n, weight)
+        slower, faster, sudden, log_evidence = weigh(state, self._derived, self.detection, terms.log_a, counts, n, weight)
         if self.detection.method == "seed":
-            faster = np.zeros_like(slower)
+            faster = sudden = np.zeros_like(slower)
             with np.errstate(invalid="ignore"):
                 above = state.tail[:, :m, 0] > tail_threshold_s(state, m, terms)
             slower = above & (state.periods[:, :m] >= self.detection.kl_periods)
         mix_alarm = weigh_mix(state, terms.log_a, mixes, self._seen())
-        return Alarms(slower, faster, mix_alarm, log_evidence, slower | held)
+        return Alarms(slower, faster, sudden, mix_alarm, log_evidence, slower | held)
 
     # -- blocks ----
 

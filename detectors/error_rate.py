@@ -5,7 +5,8 @@ statistic weighs both: a sum of likelihood ratios of a few raised rates against 
 (twice the learnt one, with a floor). Under normal rates its expectation after n ticks is n, so crossing A = ticks a day /
 (false alarms a day) happens at most that often (Shin, Ramdas, Rinaldo, arXiv 2203.03532).
 
-It serves two ratios: outcomes against the node, and requests that missed a contractual SLO.
+It serves three ratios: outcomes against the node, requests that missed a contractual SLO, and answers without a token. Some
+models give such answers by design: the last one is learnt from nothing, and a young node cannot raise it.
 """
 
 from __future__ import annotations
@@ -37,14 +38,18 @@ class ErrorRates:
         false_alarms_per_day: Target per node.
         half_life_s: Half-life of the learnt rate, seconds.
         floor_ratio: Rates below this are normal for every fleet.
+        max_ratio: A learnt rate above this is not believed to be normal.
 
     Attributes:
         log_sr: Log of the statistic, nats (N,).
         log_threshold: Alarm level, nats.
     """
 
-    def __init__(self, tick_s: float, false_alarms_per_day: float, half_life_s: float, floor_ratio: float = FLOOR_RATIO) -> None:
-        self.floor_ratio = floor_ratio
+    def __init__(
+        self, tick_s: float, false_alarms_per_day: float, half_life_s: float, floor_ratio: float = FLOOR_RATIO,
+        max_ratio: float = MAX_BASE_RATIO,
+    ) -> None:  # fmt: skip
+        self.floor_ratio, self.max_ratio = floor_ratio, max_ratio
         self.log_threshold = math.log(86400.0 / tick_s / false_alarms_per_day)
         self.keep = 0.5 ** (tick_s / half_life_s)
         self.requests: Floats = np.empty(0)
@@ -60,21 +65,26 @@ class ErrorRates:
 
     def base_ratio(self) -> Floats:
         """Highest error ratio that is normal for each node."""
-        return np.clip(BAND * self.failures / self.requests, self.floor_ratio, MAX_BASE_RATIO)
+        return np.clip(BAND * self.failures / self.requests, self.floor_ratio, self.max_ratio)
 
-    def update(self, total: NDArray[np.int64], failed: NDArray[np.int64], hold: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Take in the requests and failures of a tick, (N,) each; learn nothing where `hold`. True where the rate rose.
+    def update(
+        self, total: NDArray[np.int64], failed: NDArray[np.int64], hold: NDArray[np.bool_], young: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.bool_]:
+        """Take in the requests and failures of a tick, (N,) each; learn nothing where `hold`. True where the rate rose, which it
+        cannot at `young` nodes: what these do is normal.
 
         Ticks without any request change nothing.
         """
         if not total.any():
             return self.log_sr >= self.log_threshold
         base = self.base_ratio()
-        raised = np.minimum(RAISED * base, MAX_RATIO)
+        raised = np.maximum(np.minimum(RAISED * base, MAX_RATIO), base)  # what is always bad cannot become worse
         log_ratio = failed * np.log(raised / base) + (total - failed) * np.log((1.0 - raised) / (1.0 - base))
         top = log_ratio.max(axis=0)
         log_e = top + np.log(np.exp(log_ratio - top).mean(axis=0))
         self.log_sr = np.where(total > 0, np.logaddexp(0.0, self.log_sr) + log_e, self.log_sr)
+        if young is not None:
+            self.log_sr[young] = -30.0
         np.clip(self.log_sr, -30.0, self.log_threshold + HEADROOM_NATS, out=self.log_sr)
         calm = ~hold & (self.log_sr < 1.0)
         self.requests = np.where(calm, self.keep * self.requests + total, self.requests)

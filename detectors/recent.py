@@ -36,6 +36,8 @@ _PRIOR_WEIGHT = 10.0
 _PIECE = 5.0
 """Weight of an independent piece of what is known of the innovations."""
 _BAND_SD = 3.0
+_USUAL_SD = 0.5
+"""Standard deviations of a series' wobble up to which a tick is as usual, wherever it was before."""
 _REACH_SD = 3.0
 _WINSOR = 9.0
 
@@ -117,7 +119,7 @@ def place_nats(state: BankState, m: int, band: F32, n_base: F32, scale: Scale) -
     variance = (jitter[..., 0] + np.float32(_PRIOR_WEIGHT * WOBBLE_PRIOR**2)) / (weight + np.float32(_PRIOR_WEIGHT))
     variance = np.maximum(variance, 0) * np.square(1 + 1 / np.sqrt(1 + weight / np.float32(_PIECE)))
     reach = np.float32(_REACH_SD) * np.sqrt(variance) + band * (1 - believed)
-    edge = np.maximum(place + reach, band / np.float32(_BAND_SD))  # back to usual is no jump
+    edge = np.maximum(place + reach, band * np.float32(_USUAL_SD / _BAND_SD))  # back to usual is no jump
     deviation = reach / np.float32(_REACH_SD)
     few = 2 * np.square(spread / deviation)
     return Recent(*(a.astype(np.float32, copy=False) for a in (place, edge, deviation, band, few)))

@@ -71,9 +71,9 @@ def report(
     peer[:, 1:] = peers.shift_against_peers(shift[:, 1:], usable[:, 1:])
     p999 = state.tail[:, :m]
     threshold = tail_threshold_s(state, m, terms)
+    heavy = learned & _heavy(counts, n, derived.tail_limit[:, :m], terms)
     with np.errstate(invalid="ignore"):
-        above = p999[..., 0] > threshold
-    above |= _heavy(counts, n, derived.tail_limit[:, :m], terms)
+        above = heavy | (learned & (p999[..., 0] > threshold))
     since = state.drift_since[:, :m]
     return BankTick.split(
         n_tick=n_tick,
@@ -89,6 +89,7 @@ def report(
         log_evidence=alarms.log_evidence,
         log_threshold=np.full((SLIS, m), terms.log_a),
         alarm=alarms.slower,
+        sudden=alarms.sudden,
         improved=alarms.faster,
         mix_alarm=np.broadcast_to(alarms.mix, (SLIS, m)),
         p999_s=p999[..., 0].astype(np.float64),
@@ -96,7 +97,8 @@ def report(
         p999_hi_s=p999[..., 2].astype(np.float64),
         p999_kind=np.nan_to_num(p999[..., 3], nan=tail.CENSORED).astype(np.uint8),
         threshold_s=threshold,
-        tail_above=learned & above,
+        tail_above=above,
+        heavy=heavy,
         periods=state.periods[:, :m].copy(),
         drift_s=np.where(since >= 0, (slot + 1 - since) * terms.tick_s, 0.0),
     )

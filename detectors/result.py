@@ -26,11 +26,12 @@ class BankTick:
         log_evidence, log_threshold: log of the Shiryaev-Roberts statistic for a slowdown and the value at which it alarms.
         alarm, improved, mix_alarm: Calibrated alarms: slower, faster, another mix of requests (the node's, the same for all
             its SLIs).
+        sudden: In alarm because it left its recent place all at once and far, see `detectors.recent`.
         p999_s, p999_lo_s, p999_hi_s, p999_kind: P99.9, its 95 % interval, and `detectors.tail` EMPIRICAL, EXTRAPOLATED or
             CENSORED (uint8).
         threshold_s: Adaptive threshold of P99.9, NaN before there is one.
-        tail_above: P99.9 is above the threshold, or the window holds more of the slowest requests than the baseline
-            explains.
+        tail_above: P99.9 is above the threshold, or the tail is heavy.
+        heavy: The window holds more of the slowest requests than the baseline explains, given each request's size.
         periods: Consecutive detection periods with KL above `kl_warn_nats`, int32.
         drift_s: For how long the series has been in alarm, seconds; 0 when it is not.
         pool: The same for the pool as a whole, arrays (1, 4); None inside itself.
@@ -49,6 +50,7 @@ class BankTick:
     log_evidence: NDArray[np.float64]
     log_threshold: NDArray[np.float64]
     alarm: NDArray[np.bool_]
+    sudden: NDArray[np.bool_]
     improved: NDArray[np.bool_]
     mix_alarm: NDArray[np.bool_]
     p999_s: NDArray[np.float64]
@@ -57,6 +59,7 @@ class BankTick:
     p999_kind: NDArray[np.uint8]
     threshold_s: NDArray[np.float64]
     tail_above: NDArray[np.bool_]
+    heavy: NDArray[np.bool_]
     periods: NDArray[np.int32]
     drift_s: NDArray[np.float64]
     pool: BankTick | None = None

@@ -26,6 +26,7 @@ class Alarms:
 
     Attributes:
         slower, faster: bool (4, m).
+        sudden: Slower, by what is compared with the recent place alone, bool (4, m).
         mix: bool (m,).
         log_evidence: Of a slowdown, (4, m).
         bad: bool (4, m): slower, or the node is held; the baseline must not learn.
@@ -33,6 +34,7 @@ class Alarms:
 
     slower: NDArray[np.bool_]
     faster: NDArray[np.bool_]
+    sudden: NDArray[np.bool_]
     mix: NDArray[np.bool_]
     log_evidence: NDArray[np.float64]
     bad: NDArray[np.bool_]
@@ -46,7 +48,7 @@ def weigh(
     counts: NDArray[np.float32],
     n: NDArray[np.float32],
     weight: NDArray[np.float64],
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]:
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.float64]]:
     """Tests a tick's counts for slowdowns and improvements.
 
     Args:
@@ -59,7 +61,7 @@ def weigh(
         weight: Shares of the strata in the tick, (4, R).
 
     Returns:
-        Alarms slower and faster, and the log of the statistic for slower, each (4, m).
+        Alarms slower, faster and sudden, and the log of the statistic for slower, each (4, m).
     """
     m = n.shape[1]
     learned = state.learned[:, :m]
@@ -77,7 +79,15 @@ def weigh(
     slow = evidence.mixture_log(state.slow[:, :, :m], SLOWER_WEIGHTS)
     fast = evidence.mixture_log(state.fast[:, :, :m])
     under_way = state.drift_since[:, :m] >= 0  # an alarm ends when the evidence has fallen to half: no flicker on few samples
-    return learned & (slow >= np.where(under_way, log_a / 2, log_a)), learned & (fast >= log_a), slow
+    level = np.where(under_way, log_a / 2, log_a)
+    slower = learned & (slow >= level)
+    sudden = slower
+    if slower.any():
+        first = len(SLOWER) + 1  # the smallest jump alarms, but a third slower is no sudden fault
+        share = SLOWER_WEIGHTS[first:]
+        lately = evidence.mixture_log(state.slow[:, first:, :m], share)
+        sudden = slower & (lately + np.log(share.sum() / SLOWER_WEIGHTS.sum()) >= level)
+    return slower, learned & (fast >= log_a), sudden, slow
 
 
 def _step(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from detectors import dynamic_slo
 from detectors.bank import BankTick
 from detectors.burn import PAIRS, BurnRates
+from detectors.peers import has_left
 from schemas.batch import LATENCY_SLIS
 from schemas.policy import PoolPolicy
 from schemas.results import Finding
@@ -27,6 +28,7 @@ from streams.judge.rules import Case
 __all__ = ["Findings"]
 
 FLEET_SHARE = 0.5  # of the comparable nodes in alarm: it is not the nodes
+PEER_DRIFT_NATS = math.log(1.3)  # a node that is so much slower against its peers than it used to be
 UNIT_JUMP_NATS = math.log(100.0)  # tails of most nodes so far above their thresholds at once: a unit or a clock, no service
 Key = tuple[str, int, str]  # finding, node (-1: the pool), detail
 
@@ -45,12 +47,13 @@ class Findings:
         self.told: dict[Key, float] = {}  # key to when its condition last held
         self._out: list[tuple[Key, Finding]] = []
         self._held: set[Key] = set()
+        self._shared = np.zeros(len(LATENCY_SLIS), np.bool_)  # of the tick: SLIs that the fleet drifts in
 
     def drift(
         self, t_s: float, tick: BankTick, case: Case, deploys: Deploys, names: list[str],
-        rank: NDArray[np.intp],
+        rank: NDArray[np.intp], n_fresh: int,
     ) -> None:  # fmt: skip
-        """Findings from drift: of nodes, of the fleet, of the workload."""
+        """Findings from drift and errors: of nodes, of the fleet (`n_fresh` are heard), of the workload."""
         pool = tick if tick.pool is None else tick.pool
         known, alarm = case.known, case.series_alarm
         fleet = np.zeros(alarm.shape[1], np.bool_)
@@ -58,44 +61,75 @@ class Findings:
             fleet = self._most(alarm, known) | self._together(alarm & known, case.shared & known)
         elif pool.alarm.any():  # many quiet nodes: together they say what none can alone
             fleet = pool.alarm[0] & (known.sum(axis=0) < 2)
-        if pool.mix_alarm.any():
-            s = int(np.argmax(np.nan_to_num(pool.kl_mix_nats[0], nan=-1.0)))
-            evidence = {
-                "kl_mix_nats": _digits(pool.kl_mix_nats[0, s]),
-                "kl_service_nats": _digits(pool.kl_service_nats[0, s]),
-            }
-            self._hold(t_s, ("workload_shift", -1, ""), "workload_shift", None, evidence)
+        if pool.mix_alarm.any() or tick.mix_alarm.any():
+            self._mixes(t_s, tick, pool, known, names)
+        self._shared = fleet
         if fleet.any():
             self._fleet(t_s, tick, alarm, known, fleet, deploys, names)
+        if case.error_alarm.sum() >= max(2.0, FLEET_SHARE * n_fresh) and not case.error_own.all():
+            self._failing(t_s, case, deploys, names)
         if alarm.any() or case.error_own.any() or case.hard.any():
             self._nodes(t_s, tick, case, fleet, deploys, names, rank)
         if tick.improved.any():
-            self._improved(t_s, tick, known, names)
+            improved = tick.improved & (case.empty == 0)[:, None]  # to answer nothing is quick
+            self._improved(t_s, improved, known, names)
 
-    def _improved(self, t_s: float, tick: BankTick, known: NDArray[np.bool_], names: list[str]) -> None:
-        faster = self._most(tick.improved, known)
+    def _mixes(self, t_s: float, tick: BankTick, pool: BankTick, known: NDArray[np.bool_], names: list[str]) -> None:
+        """Other requests than usual, at a few nodes of many (a router that sends long prompts one way) or everywhere."""
+        there = known.any(axis=1)
+        moved = tick.mix_alarm[:, 0] & there
+        if 0 < moved.sum() <= self.policy.caps.freeze_share * there.sum():
+            subjects: list[tuple[int, str | None, BankTick, int]] = [
+                (node, names[node], tick, node) for node in np.flatnonzero(moved).tolist()
+            ]
+        elif pool.mix_alarm.any():
+            subjects = [(-1, None, pool, 0)]
+        else:
+            return
+        for key, name, of, row in subjects:
+            s = int(np.argmax(np.nan_to_num(of.kl_mix_nats[row], nan=-1.0)))
+            evidence = {"kl_mix_nats": _digits(of.kl_mix_nats[row, s]), "kl_service_nats": _digits(of.kl_service_nats[row, s])}
+            self._hold(t_s, ("workload_shift", key, ""), "workload_shift", name, evidence)
+
+    def _improved(self, t_s: float, improved: NDArray[np.bool_], known: NDArray[np.bool_], names: list[str]) -> None:
+        faster = self._most(improved, known)
         if faster.any():
             self._hold(t_s, ("improvement", -1, ""), "improvement", None, {"series": _names(faster)})
-        for node in np.flatnonzero((tick.improved & ~faster).any(axis=1)).tolist():
-            mine = {"series": _names(tick.improved[node] & ~faster)}
+        for node in np.flatnonzero((improved & ~faster).any(axis=1)).tolist():
+            mine = {"series": _names(improved[node] & ~faster)}
             self._hold(t_s, ("improvement", node, ""), "improvement", names[node], mine)
 
-    def long_drifts(self, t_s: float, tick: BankTick, known: NDArray[np.bool_], names: list[str]) -> None:
-        """Drifts that lasted, timed against the frozen baseline: what the search for a cause starts from."""
-        old = dynamic_slo.wants_root_cause(tick.drift_s, self.policy.detection.long_drift_s)
+    def long_drifts(self, t_s: float, tick: BankTick, case: Case, names: list[str]) -> None:
+        """Drifts that lasted, timed against the frozen baseline: what the search for a cause starts from.
+
+        A node that has left its peers for as long has drifted too, whether its own baseline went along or not.
+
+        Beside a fleet that drifts, nodes get no lines of their own, whenever each of them began, unless the drift is theirs.
+        """
+        long_s = self.policy.detection.long_drift_s
+        old = dynamic_slo.wants_root_cause(tick.drift_s, long_s)
+        left = has_left(tick.peer_shift_nats, case.known, PEER_DRIFT_NATS) & ~self._shared
+        for node in np.flatnonzero(left.any(axis=1) & ~old.any(axis=1)).tolist():
+            s = int(np.where(left[node], tick.peer_shift_nats[node], -np.inf).argmax())
+            slowdown = _digits(math.exp(min(float(tick.peer_shift_nats[node, s]), 20.0)))
+            evidence = {"series": _names(left[node]), "drift_s": long_s, "slowdown": slowdown, "against": "peers"}
+            ticks = math.ceil(long_s / self.policy.tick_s)
+            self._hold(t_s, ("long_drift", node, ""), "long_drift", names[node], evidence, ticks=ticks)
         if not old.any():
             return
-        fleet = self._most(old, known)
-        if fleet.any():
-            both = old & fleet
+        told = any((word, -1, "") in self.told for word in ("fleet_degradation", "deploy_regression"))
+        fleet = self._most(old, case.known) | self._shared | told
+        mine_alone = case.own & (told | self._shared)
+        both = old & fleet & ~mine_alone
+        if both.any():
             evidence = {
-                "series": _names(fleet),
+                "series": _names(np.asarray(both.any(axis=0))),
                 "nodes": int(both.any(axis=1).sum()),
                 "drift_s": _digits(tick.drift_s[both].max()),
             }
             self._hold(t_s, ("long_drift", -1, ""), "long_drift", None, evidence, ticks=1)
-        for node in np.flatnonzero((old & ~fleet).any(axis=1)).tolist():
-            mine = np.where(old[node] & ~fleet, tick.drift_s[node], -1.0)
+        for node in np.flatnonzero((old & ~both).any(axis=1)).tolist():
+            mine = np.where(old[node] & ~both[node], tick.drift_s[node], -1.0)
             s = int(mine.argmax())
             slowdown = _digits(math.exp(min(float(tick.shift_nats[node, s]), 20.0)))
             evidence = {"series": _names(mine >= 0), "drift_s": _digits(mine[s]), "slowdown": slowdown}
@@ -200,6 +234,17 @@ class Findings:
         word = self._word("fleet_degradation", -1, deploy is not None)
         if deploy is not None:
             evidence |= {"deploy": deploy.what, "deployed_s_ago": digits(t_s - deploy.t_s)}
+        self._hold(t_s, (word, -1, ""), word, None, evidence)
+
+    def _failing(self, t_s: float, case: Case, deploys: Deploys, names: list[str]) -> None:
+        """Most nodes fail together, fast or slow."""
+        hit = np.flatnonzero(case.error_alarm)
+        errors, total = int(case.errors[hit].sum()), int(case.total[hit].sum())
+        evidence: dict[str, Any] = {"series": ["errors"], "in_alarm": len(hit), "errors": errors, "requests": total}
+        deploy = deploys.across(t_s, [names[node] for node in hit])
+        if deploy is not None:
+            evidence |= {"deploy": deploy.what, "deployed_s_ago": digits(t_s - deploy.t_s)}
+        word = self._word("fleet_degradation", -1, deploy is not None)
         self._hold(t_s, (word, -1, ""), word, None, evidence)
 
     def _nodes(

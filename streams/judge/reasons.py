@@ -12,7 +12,7 @@ import numpy as np
 from detectors.bank import BankTick
 from schemas.batch import LATENCY_SLIS
 from schemas.policy import PoolPolicy
-from streams.judge.rules import Case
+from streams.judge.rules import CONTRACT_SHIFT_NATS, Case
 
 __all__ = ["digits", "evidence_of", "reason_of", "tx_of", "urgent_reason"]
 
@@ -55,6 +55,8 @@ def evidence_of(case: Case, tick: BankTick, node: int, policy: PoolPolicy) -> di
         out["series"] = series
     if case.error_alarm[node]:
         out["error_ratio_alarm"] = True
+    if case.empty[node]:
+        out["empty_answers"] = int(case.empty[node])
     return out
 
 
@@ -71,8 +73,13 @@ def reason_of(case: Case, tick: BankTick, node: int, name: str, policy: PoolPoli
     if own.any():
         slowdown = np.where(own, np.nan_to_num(tick.shift_nats[node], nan=-9.0), -np.inf)
         s = int(np.argmax(slowdown))
-        parts.append(f"{LATENCY_SLIS[s]} is {math.exp(min(slowdown[s], 20.0)):.2f} times its baseline and its peers are not")
-    if case.error_alarm[node]:
+        if slowdown[s] >= CONTRACT_SHIFT_NATS:
+            parts.append(f"{LATENCY_SLIS[s]} is {math.exp(min(slowdown[s], 20.0)):.2f} times its baseline and its peers are not")
+        else:
+            parts.append(f"more of its requests are slow in {LATENCY_SLIS[s]} than its baseline explains, not so at its peers")
+    if case.empty[node]:
+        parts.append(f"{case.empty[node]} of {case.total[node]} answers had no token")
+    elif case.error_alarm[node]:
         parts.append(f"{case.errors[node]} of {case.total[node]} requests ended in an error of the node")
     why = " and ".join(parts) or "evidence holds"
     counts = f"{case.failures[node]} of {case.total[node]} requests"

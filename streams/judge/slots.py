@@ -21,16 +21,28 @@ from schemas.policy import PoolPolicy
 from streams.judge.rows import Rows
 from streams.judge.scopes.covered import Covered
 
-__all__ = ["ASKED", "CONTRARY", "ERRORS", "FAILURES", "KV", "MAX_WAITING_ROWS", "PROBES_EXPLICIT", "TOTAL", "Slot", "Slots"]
+__all__ = [
+    "ASKED",
+    "CONTRARY",
+    "EMPTY",
+    "ERRORS",
+    "FAILURES",
+    "KV",
+    "MAX_WAITING_ROWS",
+    "PROBES_EXPLICIT",
+    "TOTAL",
+    "Slot",
+    "Slots",
+]
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-ASKED, TOTAL, ERRORS, FAILURES, KV, PROBES_EXPLICIT, CONTRARY = range(7)
+ASKED, TOTAL, ERRORS, FAILURES, KV, PROBES_EXPLICIT, CONTRARY, EMPTY = range(8)
 """Rows of `Slot.counts`: requests of any outcome; those that say something about the node (good, or against it); outcomes
 against it; failures (those, or beyond a contractual SLO); foreign KV slots; requests marked as probes; requests whose first token
-came after their end."""
-_N_COUNTS = 7
+came after their end; good outcomes without a token."""
+_N_COUNTS = 8
 _TTFT, _E2E = LATENCY_SLIS.index("ttft_s"), LATENCY_SLIS.index("e2e_s")
 _ROUNDING = np.float32(1.01), np.float32(0.01)
 """A first token may seem later than the end by 1 % and 10 ms: the two are often rounded, or measured in different places."""
@@ -41,7 +53,8 @@ _NEVER = np.iinfo(np.int64).min
 _AGAINST = np.zeros(256, np.bool_)
 _AGAINST[[int(o) for o in COUNTS_AGAINST_NODE]] = True
 _OK = int(Outcome.OK)
-_RAW = (("ts_ns", np.int64), ("node", np.uint32), ("bad", np.bool_), ("probe", np.bool_))
+_GOOD, _BAD, _BLANK = range(3)
+_RAW = (("ts_ns", np.int64), ("node", np.uint32), ("bad", np.uint8), ("probe", np.bool_))
 
 Ingest = Callable[[int, Rows], None]
 
@@ -52,7 +65,7 @@ class Slot:
 
     Attributes:
         waiting: Rows not folded yet.
-        counts: int64 (7, N), see the constants of this module.
+        counts: int64 (8, N), see the constants of this module.
         asked_ns, served_ns: Last request, last good answer of each node, (N,); the least int64 for none.
         slo_total, slo_bad: Requests of the pool that count for each SLO, and the bad ones, (S,).
         raw: Answers of watched nodes, as columns `_RAW`.
@@ -80,13 +93,20 @@ class Slot:
             self.asked_ns = np.append(self.asked_ns, np.full(more, _NEVER))
             self.served_ns = np.append(self.served_ns, np.full(more, _NEVER))
 
+    def settle(self, empty_is_bad: Bools) -> None:
+        """Before `probes`: an answer without a token is a bad one at the nodes (N,) that do not usually give such."""
+        self.raw = [
+            (ts_ns, node, np.where((bad == _BLANK) & empty_is_bad[node], np.uint8(_BAD), bad), probe)
+            for ts_ns, node, bad, probe in self.raw
+        ]
+
     def probes(self, node: int, budget_per_s: int, marked: bool) -> tuple[int, int]:
         """Good and bad answers to probes of a half-open node: the requests marked as probes, or, where none ever is, the
         first ones of each second up to the budget.
         """
         good = bad = 0
-        for ts_ns, nodes, failed, probe in self._joined_raw():
-            mine = nodes == node
+        for ts_ns, nodes, bad_ones, probe in self._joined_raw():
+            mine, failed = nodes == node, bad_ones == _BAD
             if marked:
                 mine &= probe
             ts_ns, failed = ts_ns[mine], failed[mine]
@@ -207,13 +227,14 @@ class Slots:
             slot.slo_total[s] += int((ok & ~np.isnan(rows.latency_s[sli])).sum() + against.sum())
             slot.slo_bad[s] += int(beyond.sum() + against.sum())
         failed = against | over
+        blank = ok & (rows.output_tokens == 0)
         counted = ok | against
         slot.counts[ASKED] += np.bincount(node, minlength=n)
         all_ok = bool(ok.all())
         slot.counts[TOTAL] += np.bincount(node if all_ok else node[counted], minlength=n)
         contrary = rows.latency_s[_TTFT] > rows.latency_s[_E2E] * _ROUNDING[0] + _ROUNDING[1]  # False where one is unknown
         for row, mask in ((ERRORS, against), (FAILURES, failed), (KV, rows.kv_mismatch), (PROBES_EXPLICIT, rows.probe == 1),
-                          (CONTRARY, contrary)):  # fmt: skip
+                          (CONTRARY, contrary), (EMPTY, blank)):  # fmt: skip
             if mask.any():
                 slot.counts[row] += np.bincount(node[mask], minlength=n)
         np.maximum.at(slot.asked_ns, node, rows.ts_ns)
@@ -221,7 +242,8 @@ class Slots:
         if self.keep_all or watched.any():
             keep = counted if self.keep_all else counted & watched[node]
             if keep.any():
-                slot.raw.append((rows.ts_ns[keep], node[keep], failed[keep], rows.probe[keep] == 1))
+                bad = np.where(failed, _BAD, np.where(blank, _BLANK, _GOOD)).astype(np.uint8)
+                slot.raw.append((rows.ts_ns[keep], node[keep], bad[keep], rows.probe[keep] == 1))
         slot.covered.append(Covered.of(rows, ok, against, failed))
         self._ingest(number, rows if all_ok else rows.take(ok))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dump_judge", "load_judge"]
 
-FORMAT = 2
+FORMAT = 3
 
 _decode_decisions = msgspec.msgpack.Decoder(list[Decision]).decode
 
@@ -49,6 +49,7 @@ def dump_judge(judge: PoolJudge) -> bytes:
         "bank": ticker.bank.dump(),
         "errors": ticker.errors.dump(),
         "contract": ticker.contract.dump(),
+        "empties": ticker.empties.dump(),
         "burn": ticker.burn.dump(),
         "health": [getattr(ticker.health, f.name).tobytes() for f in fields(ticker.health)],
         "deploys": ticker.deploys.dump(),
@@ -94,6 +95,7 @@ def load_judge(raw: bytes, make: Callable[[str], PoolJudge]) -> PoolJudge:
     ticker.bank = SeriesBank.restore(state["bank"], judge.policy.detection)
     ticker.errors.load(state["errors"])
     ticker.contract.load(state["contract"])
+    ticker.empties.load(state["empties"])
     if same_slos:
         ticker.burn.load(state["burn"])
     for f, a in zip(fields(ticker.health), state["health"], strict=True):

@@ -24,12 +24,13 @@ from streams.judge.results import TickOutput
 from streams.judge.rows import Rows
 from streams.judge.rules import Case, Rules
 from streams.judge.scopes.scopes import Scopes
-from streams.judge.slots import ASKED, CONTRARY, ERRORS, FAILURES, KV, PROBES_EXPLICIT, TOTAL, Slot
+from streams.judge.slots import ASKED, CONTRARY, EMPTY, ERRORS, FAILURES, KV, PROBES_EXPLICIT, TOTAL, Slot
 from streams.judge.status import TickWindows, Voice, status_codes
 
 __all__ = ["Ticker"]
 
 _NEVER = np.iinfo(np.int64).min
+EMPTY_RATIO = 0.02  # answers without a token that are nobody's concern
 MIN_REFUSED = 20  # events a minute, and more than half of a node's, before its clock is called wrong
 CONTRARY_SHARE = 0.1  # of a node's requests, and 20 a minute, whose first token came after their end: what it says is wrong
 
@@ -55,6 +56,8 @@ class Ticker:
         self.errors = ErrorRates(policy.tick_s, detection.false_alarms_per_day, detection.half_life_s)
         budget = min((1.0 - slo.objective for slo in policy.slo.values()), default=1.0)
         self.contract = ErrorRates(policy.tick_s, detection.false_alarms_per_day, detection.half_life_s, 0.5 * budget)
+        # By design some models answer with nothing: their usual share is learnt, whatever it is.
+        self.empties = ErrorRates(policy.tick_s, detection.false_alarms_per_day, detection.half_life_s, EMPTY_RATIO, 0.95)
         self.slis = [name for name, _ in sorted(policy.slo.items())]
         objectives = np.array([policy.slo[name].objective for name in self.slis])
         self.burn = BurnMeter(objectives, policy.budget.min_events)
@@ -78,7 +81,7 @@ class Ticker:
         more = n - len(self.few)
         for _ in range(more):
             self.bank.add_node()
-        for part in (self.errors, self.contract, self.health, self.rules, self.breakers, self.voice):
+        for part in (self.errors, self.contract, self.empties, self.health, self.rules, self.breakers, self.voice):
             part.grow(n)
         if self.extra is not None:
             self.extra.grow(n)
@@ -127,14 +130,18 @@ class Ticker:
             hold[:] = True  # a shared cause is no new normal either
         error_alarm = self.errors.update(slot.counts[TOTAL], slot.counts[ERRORS], hold)
         contract_alarm = self.contract.update(slot.counts[TOTAL], slot.counts[FAILURES], hold)
+        young = ~self.bank.has_baseline
+        empty_alarm = self.empties.update(slot.counts[TOTAL], slot.counts[EMPTY], hold, young)
+        if 2 * empty_alarm.sum() <= len(hold):  # more than that is another workload
+            hold = hold | empty_alarm
         # No baseline is learnt from requests that fail, except the first where a node has missed its SLO from the start: without
         # one it could never be judged.
-        hold |= error_alarm | (contract_alarm & self.bank.has_baseline)
+        hold |= error_alarm | (contract_alarm & ~young)
         if self.extra is not None:
             self.extra.tick(slot, waiting(self.bank, slot_number))
         self.scopes.take(t_s, slot.covered, len(names), self.bank, slot_number)
         tick = self.bank.close(slot_number, hold)
-        case = self.rules.judge(slot, tick, error_alarm, contract_alarm, state, eligible)
+        case = self.rules.judge(slot, tick, error_alarm, contract_alarm, empty_alarm, state, eligible)
         if slot.counts[PROBES_EXPLICIT].any():
             breakers.marked_probes = True
         n_fresh, n_known = int(eligible.sum()), int(state.expected.sum())
@@ -142,6 +149,7 @@ class Ticker:
             n_known = max(n_known, len(policy.inventory))
         explained = self.scopes.judge(case, case.errors, breakers.caps.cause == "correlated")
         case.wanted &= ~explained | case.hard
+        slot.settle(self.empties.base_ratio() <= 2 * EMPTY_RATIO)
         acted = breakers.act(t_s, case, slot, tick, self.health.fatal_s, state, n_known, names, rank, self.registry.seats)
         more = self.scopes.act(t_s, case, tick, eligible, n_known, explained, breakers.caps.cause, acted.orders)
         self._tell(t_s, slot, tick, case, acted.capped, (n_fresh, n_known))
@@ -172,21 +180,21 @@ class Ticker:
             nodes = np.zeros(len(self.few), np.bool_)
             nodes[closed] = True
             self.bank.reset_evidence(nodes)
-            for rates in (self.errors, self.contract):
+            for rates in (self.errors, self.contract, self.empties):
                 rates.forget(nodes, baseline=False)
             self.rules.forget(nodes)
         rebased = self.deploys.due(t_s, self.registry.seats, case.hurt)
         if rebased is not None and rebased.any():
             self.bank.rebase(rebased)
-            for rates in (self.errors, self.contract):
+            for rates in (self.errors, self.contract, self.empties):
                 rates.forget(rebased, baseline=True)
             if self.extra is not None:
                 self.extra.forget(rebased)
 
     def _tell(self, t_s: float, slot: Slot, tick: BankTick, case: Case, capped: dict[int, str], fresh: tuple[int, int]) -> None:
         findings, names, rank = self.findings, self.registry.names, self.registry.rank
-        findings.drift(t_s, tick, case, self.deploys, names, rank)
-        findings.long_drifts(t_s, tick, case.known, names)
+        findings.drift(t_s, tick, case, self.deploys, names, rank, fresh[0])
+        findings.long_drifts(t_s, tick, case, names)
         cause = self.breakers.caps.cause
         if cause is not None or capped:
             evidence = {"bad": int(case.bad.sum()), "fresh": fresh[0], "known": fresh[1]}

@@ -374,3 +374,16 @@ def test_a_state_of_other_settings_is_refused(fleet):
     pool.run(5)
     with pytest.raises(SchemaError, match="settings"):
         SeriesBank.restore(pool.bank.state(), Detection(max_strata=8))
+
+
+def test_a_jump_is_sudden_and_a_climb_is_not_at_first(fleet):
+    pool = fleet()
+    pool.run(20 * MINUTE)
+    jump = pool.run(3, slower=[1, 2, 1, 1])[-1]
+    assert jump.sudden[1, [TTFT, TPOT, E2E]].all()
+    assert not jump.sudden[[0, 2, 3]].any()
+    pool = fleet(seed=1)
+    pool.run(20 * MINUTE)
+    climb = [pool.tick(slower=[1, 1 + 1.5 * k / (15 * MINUTE), 1, 1]) for k in range(15 * MINUTE)]
+    began = next(i for i, tick in enumerate(climb) if tick.alarm[1, TTFT])
+    assert not any(tick.sudden.any() for tick in climb[: began + 12])

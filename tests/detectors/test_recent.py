@@ -38,7 +38,7 @@ def log_e(counts, tilted, place, reach=0.25, band=WIDE):
     n = c.sum(axis=-1)
     z = np.ascontiguousarray(np.broadcast_to(log_z, (4, log_z.shape[1], m)))
     full = [
-        np.full((4, m), v, np.float32) for v in (place, max(place + reach, band / 3), reach / 3, band, 2 * (1.5 / reach) ** 2)
+        np.full((4, m), v, np.float32) for v in (place, max(place + reach, band / 6), reach / 3, band, 2 * (1.5 / reach) ** 2)
     ]
     now = Recent(*full)
     log_p = evidence.log_likelihood(c, n, log_shapes, z)
@@ -141,7 +141,7 @@ def test_the_reach_is_what_the_series_has_shown():
     for _ in range(400):
         steady.tick(0.0)
         restless.tick(0.15 * restless.rng.standard_normal())
-    assert (steady.now().edge < 0.15 + WIDE / 6).all()
+    assert (steady.now().edge < 0.15 + WIDE / 10).all()
     reach = restless.now().edge - np.maximum(restless.now().place, 0)
     assert ((reach > 0.35) & (reach < 0.7)).all()
 

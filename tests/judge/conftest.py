@@ -86,7 +86,7 @@ def make_traffic(
     pace = np.ones(nodes) if speed is None else np.asarray(speed)
     slow = pace[node].copy()
     outcome = np.full(n, int(Outcome.OK), np.uint8)
-    mismatch = np.zeros(n, np.bool_)
+    mismatch, blank = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     gone = np.zeros(n, np.bool_)
     for fault in faults:
         hit = np.isin(node, fault.nodes) & (at >= fault.start) & (at < fault.end)
@@ -97,6 +97,10 @@ def make_traffic(
             slow[hit] *= np.minimum(fault.strength, 1 + (fault.strength - 1) * (at[hit] - fault.start) / 3600.0)
         elif fault.kind == "long_prompts":
             prompt[hit] *= fault.strength
+        elif fault.kind == "long_answers":
+            output[some] = (output[some] * fault.strength).round()
+        elif fault.kind == "empty_ok":
+            blank[some] = True
         elif fault.kind in ("stall", "silent", "idle"):
             gone |= hit
         elif fault.kind == "foreign_kv":
@@ -108,6 +112,8 @@ def make_traffic(
     queue = 0.004 * np.exp(rng.normal(0.0, 0.5, n))
     latency = np.stack([ttft, tpot, queue, queue + ttft + tpot * output]).astype(np.float32)
     latency[:, outcome != int(Outcome.OK)] = np.nan
+    output[blank] = 0
+    latency[:2, blank], latency[3, blank] = np.nan, 0.06
     keep = ~gone
     count = int(keep.sum())
     batch = RequestBatch(

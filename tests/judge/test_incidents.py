@@ -38,6 +38,17 @@ def test_a_node_that_is_faster_than_its_peers_does_not_make_them_slow(judged: Ju
     assert heard.decisions == []
 
 
+def test_a_node_that_jumps_needs_to_hurt_fewer_users(judged: Judged, kit: Any) -> None:
+    """0.7 % of its requests miss their SLO once it is three times as slow; as many at one that always was open nothing."""
+    policy = kit.policy(ttft_s=1.6)
+    jump = judged(policy=policy, rate=40.0, seconds=700.0, faults=[kit.Fault("slow", [1], FAULT_AT, strength=3.0)])
+    assert set(jump.opened()) == {"gpu-01"}
+    opened = next(d for d in jump.decisions if d.state == "OPEN")
+    assert 3 < opened.evidence["failures"] < 0.01 * opened.evidence["requests"]
+    always = judged(policy=policy, rate=40.0, seconds=700.0, speed=[1.0, 3.0, 1.0, 1.0])
+    assert always.decisions == []
+
+
 def test_drift_within_the_slo_is_degraded_and_never_an_ejection(judged: Judged, kit: Any) -> None:
     heard = judged(policy=kit.policy(ttft_s=8.0), seconds=900.0, faults=[kit.Fault("slow", [2], FAULT_AT, strength=1.8)])
     assert heard.decisions == []
@@ -61,6 +72,31 @@ def test_outcomes_that_are_not_the_nodes_fault_open_nothing(judged: Judged, kit:
     heard = judged(rate=8.0, seconds=780.0, faults=[kit.Fault(kind, [0], FAULT_AT, share=0.5)])
     assert heard.decisions == []
     assert heard.words() == set()
+
+
+@pytest.mark.parametrize(("nodes", "rate", "share"), [(4, 5.0, 1.0), (8, 2.0, 0.3), (3, 10.0, 0.1)])
+def test_answers_without_a_token_at_one_node_open_it(judged: Judged, kit: Any, nodes: int, rate: float, share: float) -> None:
+    heard = judged(nodes=nodes, rate=rate, seconds=760.0, faults=[kit.Fault("empty_ok", [1], FAULT_AT, share=share)])
+    assert set(heard.opened()) == {"gpu-01"}
+    assert heard.first_open_s("gpu-01") <= FAULT_AT + 90
+    opened = next(d for d in heard.decisions if d.state == "OPEN")
+    assert opened.evidence["empty_answers"] > 3
+    assert "had no token" in opened.reason
+    assert not any(d.state == "CLOSED" for d in heard.decisions)  # empty answers to probes are bad ones
+    assert "improvement" not in heard.words()
+    degraded = {(v.node, v.sli) for v in heard.verdicts if v.status == "DEGRADED" and v.sli == "errors"}
+    assert degraded == {("gpu-01", "errors")}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "start", "share"), [(range(4), FAULT_AT, 0.3), ([1], 0.0, 0.3), ([1], 0.0, 1.0), ([1], FAULT_AT, 0.01)]
+)
+def test_answers_without_a_token_that_are_usual_or_everywhere_open_nothing(
+    judged: Judged, kit: Any, nodes: Any, start: float, share: float
+) -> None:
+    heard = judged(seconds=1000.0, faults=[kit.Fault("empty_ok", nodes, start, share=share)])
+    assert heard.decisions == []
+    assert "node_degradation" not in heard.words()
 
 
 def test_a_tail_fault_is_opened(judged: Judged, kit: Any) -> None:
@@ -107,6 +143,18 @@ def test_a_pool_that_missed_its_slo_from_the_start_is_judged(judged: Judged, kit
 def test_longer_prompts_at_one_node_open_nothing(judged: Judged, kit: Any) -> None:
     faults = [kit.Fault("long_prompts", [2], FAULT_AT, strength=7.0)]
     heard = judged(policy=kit.policy(ttft_s=0.5), nodes=8, seconds=1200.0, faults=faults)
+    assert heard.decisions == []
+    assert "node_degradation" not in heard.words()
+    told = [f for f in heard.findings if f.finding == "workload_shift"]
+    assert [f.node for f in told] == ["gpu-02"]
+    assert FAULT_AT < told[0].t - kit.T0 <= FAULT_AT + 120
+
+
+@pytest.mark.parametrize(("nodes", "share", "strength"), [([1], 1.0, 8.0), (range(8), 0.5, 6.0)])
+def test_longer_answers_open_nothing(judged: Judged, kit: Any, nodes: Any, share: float, strength: float) -> None:
+    faults = [kit.Fault("long_answers", nodes, FAULT_AT, strength=strength, share=share)]
+    policy = kit.policy(slo={"ttft_s": {"threshold": 1.0, "objective": 0.99}, "e2e_s": {"threshold": 12.0, "objective": 0.99}})
+    heard = judged(policy=policy, nodes=8, rate=2.0, seconds=1200.0, faults=faults)
     assert heard.decisions == []
     assert "node_degradation" not in heard.words()
 
@@ -236,6 +284,15 @@ def test_errors_of_the_whole_fleet_eject_nobody(judged: Judged, kit: Any) -> Non
     heard = judged(rate=10.0, seconds=780.0, faults=[kit.Fault("server_error", range(4), FAULT_AT, share=0.3)])
     assert heard.decisions == []
     assert "frozen" in heard.words()
+
+
+@pytest.mark.parametrize(("kind", "nodes", "rate"), [("server_error", 4, 5.0), ("server_error", 8, 2.0), ("empty_ok", 5, 2.0)])
+def test_failures_of_the_whole_fleet_are_told(judged: Judged, kit: Any, kind: str, nodes: int, rate: float) -> None:
+    heard = judged(nodes=nodes, rate=rate, seconds=800.0, faults=[kit.Fault(kind, range(nodes), FAULT_AT, share=0.25)])
+    told = [f for f in heard.findings if f.finding == "fleet_degradation"]
+    assert len(told) == 1
+    assert FAULT_AT < told[0].t - kit.T0 <= FAULT_AT + 60
+    assert told[0].evidence["series"] == ["errors"]
 
 
 def test_a_spent_error_budget_is_told_once(judged: Judged, kit: Any) -> None:

@@ -82,3 +82,17 @@ def test_the_fleets_long_drift_is_one_finding(judged: Judged, kit: Any) -> None:
     policy = kit.policy(ttft_s=60.0, detection={"long_drift_s": 120.0})
     heard = judged(policy=policy, seconds=900.0, faults=[kit.Fault("slow", range(4), AT, strength=2.5)])
     assert [f.node for f in heard.findings if f.finding == "long_drift"] == [None]
+
+
+def test_a_fleet_that_slows_down_node_after_node_has_one_long_drift(judged: Judged, kit: Any) -> None:
+    faults = [kit.Fault("slow", [i], AT + 4.0 * i, strength=3.0) for i in range(12)]
+    heard = judged(policy=kit.policy(ttft_s=60.0), nodes=12, seconds=1100.0, faults=faults)
+    told = [f for f in heard.findings if f.finding == "long_drift"]
+    assert [f.node for f in told] == [None]
+    assert told[0].evidence["drift_s"] >= 300
+
+
+def test_a_node_that_is_much_slower_than_a_slow_fleet_has_a_line_of_its_own(judged: Judged, kit: Any) -> None:
+    faults = [kit.Fault("slow", range(8), AT, strength=1.5), kit.Fault("slow", [3], AT, strength=3.0)]
+    heard = judged(policy=kit.policy(ttft_s=60.0), nodes=8, seconds=1000.0, faults=faults)
+    assert {f.node for f in heard.findings if f.finding == "long_drift"} == {None, "gpu-03"}
