@@ -14,7 +14,17 @@ import msgspec
 
 from schemas.policy import Caps
 
-__all__ = ["CapState", "FreezeCause", "after_open", "may_open", "may_take", "open_limit", "step_freeze", "velocity_limit"]
+__all__ = [
+    "CapState",
+    "FreezeCause",
+    "after_open",
+    "latch_limit",
+    "may_open",
+    "may_take",
+    "open_limit",
+    "step_freeze",
+    "velocity_limit",
+]
 
 FreezeCause = Literal["correlated", "telemetry"]
 
@@ -45,6 +55,11 @@ def open_limit(n_eligible: int, caps: Caps) -> int:
     if n_eligible < caps.small_pool:
         return 1
     return min(math.floor(caps.share * n_eligible + 1e-9), caps.absolute)
+
+
+def latch_limit(n_eligible: int, share: float) -> int:
+    """Most nodes that may be held beyond their evidence, by the flap latch or an operator: a share, and at least one."""
+    return max(1, math.floor(share * n_eligible + 1e-9))
 
 
 def velocity_limit(n_eligible: int, caps: Caps) -> int:

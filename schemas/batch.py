@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LATENCY_SLIS", "NO_CODE", "UNKNOWN_TOKENS", "RequestBatch"]
+__all__ = ["LATENCY_SLIS", "MAX_HOST", "NO_CODE", "UNKNOWN_TOKENS", "RequestBatch", "host_number"]
 
 LATENCY_SLIS: tuple[str, ...] = ("ttft_s", "tpot_s", "queue_s", "e2e_s")
 """Latency SLIs in column order; seconds."""
@@ -17,6 +18,15 @@ UNKNOWN_TOKENS = np.uint32(0xFFFFFFFF)
 
 NO_CODE = np.uint32(0xFFFFFFFF)
 """Dictionary code of an absent string (no adapter, unknown tenant)."""
+
+
+MAX_HOST = 127
+"""Largest number of a host in the column `probe`."""
+
+
+def host_number(host: str) -> int:
+    """Number of a serving host, 2 to `MAX_HOST`, by CRC-32 of its name; two of a few hosts seldom share one."""
+    return 2 + zlib.crc32(host.encode()) % (MAX_HOST - 1)
 
 
 @dataclass(slots=True)
@@ -32,7 +42,8 @@ class RequestBatch:
         outcome: `Outcome` codes, uint8 (n,).
         prompt_tokens, output_tokens, cached_tokens: uint32 (n,), `UNKNOWN_TOKENS` where unknown.
         batch_size: uint32 (n,), `UNKNOWN_TOKENS` where unknown.
-        probe: int8 (n,): 1 probe, 0 not a probe, -1 the source does not say.
+        probe: int8 (n,): 0 not a probe, -1 the source does not say; a probe is the number of the host that sent it
+            (`host_number`, from 2), 1 where that is not named.
         adapters, tenants: Dictionaries of strings; `adapter`, `tenant` uint32 (n,) index them, `NO_CODE` where absent.
         session: 32-bit hash of the session, uint32 (n,); 0 where absent.
         kv_mismatch: bool (n,): the request read a KV slot that was not its own.

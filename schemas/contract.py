@@ -100,6 +100,8 @@ class Entry(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     profile: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     """Cheaper profile to serve the request under, when `action` is degrade."""
     probe: Probe | None = None
+    ramping: bool = False
+    """Half-open and given `admit_ratio` of its ordinary requests, more with each step: no probes are needed."""
 
 
 class Head(msgspec.Struct, kw_only=True, frozen=True, gc=False):

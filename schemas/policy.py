@@ -121,7 +121,13 @@ class Breaker(_Section):
     close_successes: Count = 10
     close_ratio: Ratio = 0.95
     close_after_s: Positive = 15.0
-    """Close after at least this many probe successes, at this success ratio, after this long half-open."""
+    """Close after at least this many probe successes, at this success ratio, after this long half-open ..."""
+    close_hosts: Count = 2
+    """... from at least this many hosts, where so many report probes in the pool; telemetry that names no host cannot tell."""
+    close_ramp: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.1, 0.5)
+    """Shares of its traffic that a subject gets back one after the other before it closes; none closes at once."""
+    close_ramp_s: Positive = 30.0
+    """Time they take together, seconds."""
     reopen_failures: Count = 2
     half_open_max_s: Positive = 120.0
     """Half-open without a verdict this long re-opens with the same back-off."""
@@ -148,6 +154,10 @@ class Caps(_Section):
     """Pools smaller than this are never touched: alarm only."""
     small_pool: Count = 10
     """Below so many nodes one may be away, whatever the share says."""
+    latched_share: Ratio = 0.20
+    """Nodes that orders of operators hold open, as a share (at least one): hosts refuse more. Above, force the pool open."""
+    latched_unsigned_share: Ratio = 0.05
+    """Nodes that the flap latch, or orders that nobody signed, may hold (at least one); see `override.keys`."""
     session_share: Ratio = 0.05
     """Session buckets open or half-open, as a share of all 1,024."""
     request_share: Ratio = 0.25

@@ -41,6 +41,8 @@ class RequestEvent(msgspec.Struct, tag_field="kind", tag="request", kw_only=True
     batch_size: int | None = None
     probe: bool | None = None
     """True for a half-open probe; None where the source does not say."""
+    probe_host: str | None = None
+    """Name of the serving host that sent the probe; a breaker closes when two of them agree."""
     kv_slot_expected: int | None = None
     kv_slot_actual: int | None = None
 

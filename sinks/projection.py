@@ -55,6 +55,7 @@ class Projection:
         before = self._entries.get(decision.subject)
         opened_ms = before.opened_ms if before is not None else now_ms
         latched = decision.latched or decision.state in ("FORCED_OPEN", "DISABLED")
+        ramping = decision.state == "HALF_OPEN" and bool(decision.evidence.get("ramp"))
         end_ms: int | None = None
         if decision.not_after is not None:
             left_ms = max(0, round((decision.not_after - clock_s) * 1000))
@@ -78,5 +79,6 @@ class Projection:
             on_stale="hold" if latched else "decay",
             fallback=decision.fallback or None,
             profile=decision.profile or None,
-            probe=self._probe if decision.state == "HALF_OPEN" else None,
+            probe=self._probe if decision.state == "HALF_OPEN" and not ramping else None,
+            ramping=ramping,
         )

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.batch import NO_CODE, UNKNOWN_TOKENS, RequestBatch
+from schemas.batch import NO_CODE, UNKNOWN_TOKENS, RequestBatch, host_number
 from schemas.outcome import OUTCOME_CODES
 from schemas.telemetry import DeployEvent, Event, GpuEvent, NodeEvent, OverrideEvent, RequestEvent
 from streams.framing_ids import RecentIds
@@ -217,7 +217,7 @@ class EventFramer:
             ts_ns=ts_ns,
             latency_s=np.clip(latency_s, -1e9, 1e9).astype(np.float32),  # refused rows need not fit
             outcome=outcome,
-            probe=_probe([e.probe for e in requests]),
+            probe=_probe(requests),
             adapters=adapters.words,
             adapter=np.array([adapters[e.adapter] for e in requests], np.uint32),
             tenants=tenants.words,
@@ -299,8 +299,9 @@ def _counts(values: list[int | None]) -> tuple[NDArray[np.uint32], NDArray[np.bo
     return count.astype(np.uint32), bad
 
 
-def _probe(values: list[bool | None]) -> NDArray[np.int8]:
-    return np.array([-1 if v is None else v for v in values], np.int8)
+def _probe(requests: list[RequestEvent]) -> NDArray[np.int8]:
+    said = [-1 if e.probe is None else host_number(e.probe_host) if e.probe and e.probe_host else e.probe for e in requests]
+    return np.array(said, np.int8)
 
 
 def _mismatch(requests: list[RequestEvent]) -> NDArray[np.bool_]:

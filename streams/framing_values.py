@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.batch import NO_CODE, RequestBatch
+from schemas.batch import MAX_HOST, NO_CODE, RequestBatch
 from schemas.outcome import Outcome
 
 __all__ = ["MAX_LATENCY_S", "MAX_TS_NS", "MAX_TS_S", "REASONS", "UNKNOWN_OUTCOME_CODE", "blank_tpot", "row_faults", "valid_rows"]
@@ -102,7 +102,7 @@ def _plain(batch: RequestBatch) -> bool:
         and _within(batch.adapter, len(batch.adapters))
         and _within(batch.tenant, len(batch.tenants))
         and least(batch.probe) >= -1
-        and most(batch.probe) <= 1
+        and most(batch.probe) <= MAX_HOST
     )
 
 
@@ -130,7 +130,7 @@ def valid_rows(batch: RequestBatch) -> tuple[RequestBatch, dict[str, int]]:
         if optional:
             outside &= codes != NO_CODE
         faults[outside] = CODE["bad_value"]
-    faults[(batch.probe < -1) | (batch.probe > 1)] = CODE["bad_value"]
+    faults[(batch.probe < -1) | (batch.probe > MAX_HOST)] = CODE["bad_value"]
     rejects: dict[str, int] = {}
     if faults.any():
         codes, counts = np.unique(faults[faults > 0], return_counts=True)

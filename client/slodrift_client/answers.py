@@ -53,6 +53,7 @@ class PoolStatus:
         version, hb: Of the state that is believed.
         n_nonclosed, n_blocked: Subjects that are not closed, and those that `allow` refuses now.
         panic: More is not closed than this host believes of anybody: nothing is obeyed.
+        retries_denied: Refused requests that were told of no fallback, because the retry budget was spent.
         refused: Heads and snapshots that were not applied, by reason.
         last_refusal: Why the newest one was not; "" when it was.
     """
@@ -68,6 +69,7 @@ class PoolStatus:
     panic: bool
     refused: Mapping[str, int]
     last_refusal: str
+    retries_denied: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,13 +77,14 @@ class BreakerMiddleware:
             return
         pool = self._pool(scope) if callable(self._pool) else self._pool
         answer = check(
-            self._client, self._subjects(scope), pool, self._rng, key=self._key(scope), hopped=bool(header_values(scope, HOP))
-        )
+            self._client, self._subjects(scope), pool, self._rng, key=self._key(scope), hopped=bool(header_values(scope, HOP)),
+            elsewhere=self._fallback is not None,
+        )  # fmt: skip
         scope["slodrift"] = answer
         try:
             if answer.allowed:
                 await self._app(scope, receive, send)
-            elif self._fallback is not None and not header_values(scope, HOP):
+            elif self._fallback is not None and answer.retry:
                 await self._fallback(scope, receive, send)
             else:
                 await refuse(scope, send, answer, self._status)

@@ -54,6 +54,7 @@ class Answer:
         decision: Of the subject that refuses it, else of the first that is not closed, else of the first; None without any.
         headers: Names in lower case and values of visible ASCII.
         leases: Give them back when the request ends.
+        retry: It was refused and may be tried at its fallback: there is one, and the retry budget allows it.
     """
 
     allowed: bool
@@ -61,10 +62,18 @@ class Answer:
     decision: Decision | None
     headers: tuple[tuple[str, str], ...]
     leases: Leases
+    retry: bool = False
 
 
 def check(
-    gate: Gate, subjects: Iterable[str], pool: str | None, rng: random.Random, *, key: str | None = None, hopped: bool = False
+    gate: Gate,
+    subjects: Iterable[str],
+    pool: str | None,
+    rng: random.Random,
+    *,
+    key: str | None = None,
+    hopped: bool = False,
+    elsewhere: bool = False,
 ) -> Answer:
     """Whether a request that all of `subjects` cover may go. Without subjects, and about unknown ones, it may.
 
@@ -75,6 +84,7 @@ def check(
         rng: Spreads Retry-After.
         key: Of the request or its session; decides whether it is shed.
         hopped: It was refused somewhere already and this is its fallback: there is no second one.
+        elsewhere: The caller has a fallback of its own.
     """
     leases = Leases()
     told: Decision | None = None
@@ -90,9 +100,12 @@ def check(
             if not lease and gate.may_refuse(subject, pool):
                 leases.release()
                 decision = replace(decision, allowed=False)
+                retry = not hopped and (elsewhere or decision.fallback is not None) and gate.may_retry(pool)
+                if not retry and decision.fallback is not None:
+                    decision = replace(decision, fallback=None)
                 retry_s = rng.randint(1, 5)  # spread, so that those who were refused do not come back together
                 headers = (*_headers(decision), ("retry-after", str(retry_s)))
-                return Answer(False, False, decision, headers, leases)
+                return Answer(False, False, decision, headers, leases, retry)
             if lease:
                 leases.add(lease)
             allowed = True
@@ -105,7 +118,7 @@ def check(
     if profile is not None:
         headers = (*headers, (f"{PREFIX}profile", _visible(profile)))
     if leases:
-        headers = (*headers, (f"{PREFIX}probe", "true"))
+        headers = (*headers, (f"{PREFIX}probe", "true"), (f"{PREFIX}probe-host", _visible(gate.host)))
     return Answer(True, bool(leases), told, headers, leases)
 
 

@@ -130,6 +130,8 @@ class Entry:
     probe_hosts: int = 3
     probe_per_s: float = 1.0
     probe_timeout_s: float = 30.0
+    ramping: bool = False
+    """Half-open, and ordinary requests go there by `admit_ratio`: it needs no probes."""
 
     @property
     def is_capped(self) -> bool:
@@ -224,6 +226,7 @@ def _entry(item: object, head: Head) -> Entry:
         hold=fields.word("on_stale", frozenset({"decay", "hold"})) == "hold",
         fallback=None if fields.get("fallback") is None else fields.text("fallback", 256),
         profile=None if fields.get("profile") is None else fields.text("profile", 256),
+        ramping=fields.get("ramping") is not None and fields.flag("ramping"),  # older writers do not say it
         **plan,
     )
 

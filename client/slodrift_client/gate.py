@@ -21,6 +21,7 @@ from slodrift_client.answers import Decision, PoolStatus, Status
 from slodrift_client.contract import Entry, State
 from slodrift_client.probes import Lease, ProbeSlots, chosen
 from slodrift_client.refusals import Refusals
+from slodrift_client.retries import RetryBudget
 from slodrift_client.signature import HeadKeys
 from slodrift_client.subjects import kind_of
 from slodrift_client.view import Held, Limits, PoolView, Pulse
@@ -90,15 +91,22 @@ class Gate:
         self._blocked: dict[Any, Held] = {}
         self._limits = limits or Limits()
         self._refusals: dict[str, Refusals] = {}
+        self._retries = {pool: RetryBudget(self._limits.max_retry_ratio) for pool in pools}
         self._slots = ProbeSlots()
         self._counters = Counters()
         self._callbacks: list[Callable[[Decision], None]] = []
         self._reported: dict[tuple[str, str], State] = {}
 
+    @property
+    def host(self) -> str:
+        """Name of this host: what telemetry says as `probe_host` of a probe."""
+        return self._host
+
     def allow(self, subject: str, pool: str | None = None, key: str | None = None) -> bool:
         """Whether an ordinary request may use `subject`. Unknown subjects may; it never raises and never waits.
 
-        A half-open subject answers False: it is tried through `probe` alone. Where requests are shed, `key` decides which.
+        A half-open subject answers False: it is tried through `probe` alone, until it does well enough to get a growing share
+        of its requests back. Where requests are shed, `key` decides which.
 
         Args:
             subject: Node name, or `session:..`, `request:..`, `pool:` (`slodrift_client.subjects`). Each is judged alone: ask for
@@ -126,7 +134,8 @@ class Gate:
         return self._decision(view, subject, now, key)
 
     def probe(self, subject: str, pool: str | None = None) -> Lease:
-        """Ask to try a half-open subject with one request. Always use it as a context manager.
+        """Ask to try a half-open subject with one request. Always use it as a context manager. Nothing is granted for one that
+        gets a share of its ordinary requests again.
 
         with client.probe("gpu-017") as lease:
             if lease:
@@ -136,7 +145,7 @@ class Gate:
         name = pool or self._only or ""
         view = self._views.get(name)
         held = None if view is None else view.held.get(subject)
-        if held is None or held.state_at(now) != "HALF_OPEN" or (name, subject) not in self._blocked:
+        if held is None or held.entry.ramping or held.state_at(now) != "HALF_OPEN" or (name, subject) not in self._blocked:
             return Lease()
         entry = held.entry
         if self._hosts is not None and not chosen(self._host, self._hosts, subject, entry.version, entry.probe_hosts):
@@ -159,8 +168,18 @@ class Gate:
         held = dict.get(self._blocked, subject if pool is None else (pool, subject))
         return held is None or (self._admits(held, key, "") if held is _AMBIGUOUS else self._served(held, key))
 
+    def may_retry(self, pool: str | None = None) -> bool:
+        """Whether a request that was refused may be tried at the fallback its decision names: at most a tenth of the requests
+        that `asked` counted in the last ten seconds. It is counted as tried then; ask once a request.
+        """
+        budget = self._retries.get(pool or self._only or "")
+        return budget is not None and budget.take(self._clock())
+
     def asked(self, pool: str | None) -> None:
-        """A request for `pool` came; counted only while something but a node is blocked."""
+        """A request for `pool` came: for the retry budget and, while something but a node is blocked, for what may be refused."""
+        budget = self._retries.get(pool or self._only or "")
+        if budget is not None:
+            budget.asked(self._clock())
         if type(self._blocked) is _Counted:
             self._refusals_of(pool or self._only or "").asked(self._clock())
 
@@ -239,6 +258,7 @@ class Gate:
             n_nonclosed=sum(state != "CLOSED" for state in states.values()),
             n_blocked=sum(s in _BLOCKING and (view.pool, name) in self._blocked for name, s in states.items()),
             panic=view.panic,
+            retries_denied=self._retries[view.pool].denied,
             refused=dict(view.refused),
             last_refusal=view.last_refusal,
         )

@@ -28,6 +28,10 @@ def exposition(status: Status, answers: Mapping[str, int]) -> str:
     blocked = [({"pool": p.pool}, p.n_blocked) for p in pools]
     lines += _family("slodrift_client_blocked", "gauge", "Subjects that are refused", blocked)
     lines += _family("slodrift_client_panic", "gauge", "1 while nothing is obeyed", [({"pool": p.pool}, p.panic) for p in pools])
+    denied = [({"pool": p.pool}, p.retries_denied) for p in pools]
+    lines += _family(
+        "slodrift_client_retries_denied_total", "counter", "Refusals that named no fallback for want of budget", denied
+    )
     refused = [({"pool": p.pool, "reason": reason}, n) for p in pools for reason, n in sorted(p.refused.items())]
     lines += _family("slodrift_client_refused_states_total", "counter", "Heads and snapshots not believed", refused)
     return "\n".join(lines) + "\n"

@@ -25,7 +25,7 @@ class OfflineClient(BreakerClient):
     def __init__(self, decisions: Mapping[str, State] | None = None, *, pool: str = "default") -> None:
         unlimited = Limits(
             max_open_ratio=1.0, max_open=1 << 31, max_latched_ratio=1.0, panic_ratio=1.0, max_sessions=1024, max_requests=1 << 31,
-            max_refused_ratio=1e9,
+            max_refused_ratio=1e9, max_retry_ratio=1e9,
         )  # fmt: skip
         Gate.__init__(self, "offline", [pool], limits=unlimited)
         self._entries: dict[str, Entry] = {}

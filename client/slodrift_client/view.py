@@ -42,6 +42,7 @@ class Limits:
         max_sessions: Session buckets that may be open (5 % of 1024).
         max_requests: Request classes that may be open.
         max_refused_ratio: Requests that are refused in 10 s, whatever is open (`slodrift_client.refusals`).
+        max_retry_ratio: Requests that are told of a fallback in 10 s (`slodrift_client.retries`).
     """
 
     max_open_ratio: float = 0.10
@@ -51,6 +52,7 @@ class Limits:
     max_sessions: int = 51
     max_requests: int = 64
     max_refused_ratio: float = 0.15
+    max_retry_ratio: float = 0.10
 
 
 class Pulse:

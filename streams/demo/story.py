@@ -79,7 +79,7 @@ class Story:
         before = self.gate.probes
         closed = self._decision("CLOSED", self.deadlines.close_s)
         self.narrator.say(
-            "probes", f"{self.gate.probes - before} requests reached {self.node} while it was half-open, all of them probes"
+            "probes", f"{self.gate.probes - before} probes reached {self.node}, then it got its requests back in steps"
         )
         self._allow(True, closed)
         self._traffic_returns()

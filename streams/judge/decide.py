@@ -20,20 +20,24 @@ from schemas.scopes import scope_of
 from schemas.telemetry import OverrideEvent
 from streams.judge.inherit import is_news, record_of, with_open
 from streams.judge.overrides import CAUSES, Overrides, operator_evidence
-from streams.judge.reasons import evidence_of, reason_of, tx_of, urgent_reason
+from streams.judge.reasons import evidence_of, reason_of, tx_of, urgent_reason, why_moved
 from streams.judge.rules import Case
-from streams.judge.slots import KV, Slot
+from streams.judge.slots import FAILURES, KV, TOTAL, Slot
 
 __all__ = ["Acted", "Breakers"]
 
-_WORDS = {
-    "open_over": "the open time is over; probes decide",
-    "probes_good": "probes succeeded",
-    "probes_bad": "probes failed",
-    "no_verdict": "too few probes came back to tell",
-    "gone": "nothing was heard of it for long, it has left the pool",
-    "release": "the override ended",
-}
+HOST_MEMORY_S = 600.0
+"""A host whose last probe is older is not waited for."""
+
+
+def _beyond_usual(slot: Slot, node: int, peers: NDArray[np.bool_]) -> tuple[int, int]:
+    """Good and bad answers of a node that gets ordinary requests again; as many failures as its peers have are not its own."""
+    total, failed = int(slot.counts[TOTAL, node]), int(slot.counts[FAILURES, node])
+    of_peers = peers[: slot.counts.shape[1]]
+    asked = int(slot.counts[TOTAL, of_peers].sum())
+    usual = int(slot.counts[FAILURES, of_peers].sum()) / asked if asked else 0.0
+    bad = max(0, failed - int(usual * total))
+    return total - bad, bad
 
 
 @dataclass(slots=True)
@@ -68,6 +72,7 @@ class Breakers:
         self.overrides = Overrides(policy)
         self.away = np.empty(0, np.bool_)
         self.marked_probes = False
+        self.hosts_s: dict[int, float] = {}  # host of a probe, as a number, to when one last came
         # Hosts must hear of the next state before the entry lapses: what a tick waits for lateness, and two ticks on the way.
         self.grace_s = policy.lateness_s + 2 * policy.tick_s
         self.probe_budget = max(1, round(policy.breaker.probes_per_s * policy.breaker.probe_hosts))
@@ -89,6 +94,7 @@ class Breakers:
                 acted.orders.append(order)
                 continue
             self._obey(t_s, order, seats.get(order.subject), n_eligible, acted)
+        self.hosts_s = {host: heard_s for host, heard_s in self.hosts_s.items() if t_s - heard_s < HOST_MEMORY_S}
         for node in sorted(self.records, key=lambda i: rank[i]):
             self._step(t_s, node, case, slot, bool(state.expected[node]), float(fatal_s[node]), acted)
         n_bad = int((case.bad & eligible).sum())
@@ -107,6 +113,9 @@ class Breakers:
         if (record.state, cause) not in breaker.MOVES:  # closed already
             self.overrides.refused["needless_override"] += 1
             return
+        if cause == "force_open" and (fault := self._over_latched(node, n_eligible)):
+            self.overrides.refused[fault] += 1
+            return
         until_s = None if order.state == "CLOSED" else order.end
         record = breaker.move(record, cause, t_s, self.policy.breaker, grace_s=self.grace_s, until_s=until_s)
         evidence: dict[str, Any] = {"cause": cause, "operator": operator_evidence(order), "nodes": n_eligible}
@@ -120,6 +129,23 @@ class Breakers:
         if record.state == "CLOSED":
             acted.closed.append(node)
 
+    def _over_latched(self, node: int, n_eligible: int) -> str:
+        """Why one more node may not be held by an order, or ""."""
+        limits = self.policy.caps
+        held = 1 + sum(r.state == "FORCED_OPEN" and seat != node for seat, r in self.records.items())
+        if held > caps.latch_limit(n_eligible, limits.latched_share):
+            return "override_over_cap"
+        if not self.policy.override.keys and held > caps.latch_limit(n_eligible, limits.latched_unsigned_share):
+            return "unsigned_override_over_cap"
+        return ""
+
+    def _within_latched(self, record: BreakerRecord, n_eligible: int) -> BreakerRecord:
+        """A record that opens; it is not latched where the latch holds its share of nodes already, and counts in the cap."""
+        held = 1 + sum(r.latched for r in self.records.values())
+        if record.latched and held > caps.latch_limit(n_eligible, self.policy.caps.latched_unsigned_share):
+            return msgspec.structs.replace(record, latched=False)
+        return record
+
     def _step(self, t_s: float, node: int, case: Case, slot: Slot, expected: bool, fatal_s: float, acted: Acted) -> None:
         record = self.records[node]
         if record.state == "CLOSED":
@@ -128,22 +154,35 @@ class Breakers:
                 del self.records[node]  # as if it had never opened
             return
         good = bad = 0
+        hosts: dict[int, int] = {}
+        hard = False
         if record.state == "HALF_OPEN":
-            good, bad = slot.probes(node, self.probe_budget, self.marked_probes)
+            if record.ramp:
+                good, bad = _beyond_usual(slot, node, ~self.away)
+            else:
+                good, bad, hosts = slot.probes(node, self.probe_budget, self.marked_probes)
+                self.hosts_s |= dict.fromkeys(sorted(hosts), t_s)
             since_s = record.since_s if record.since_s is not None else t_s
-            if case.stalled[node] or slot.counts[KV, node] or fatal_s > since_s:
-                bad = max(bad, self.policy.breaker.reopen_failures)  # a hard fault is no matter of a ratio
-        record, cause = breaker.step(record, t_s, good, bad, self.policy.breaker)
+            hard = bool(case.stalled[node] or slot.counts[KV, node]) or fatal_s > since_s
+        ramps = self.policy.breaker.actions.node.action != "degrade"
+        record, cause = breaker.step(
+            record,
+            t_s,
+            good,
+            bad,
+            self.policy.breaker,
+            hosts_ok=[host for host, well in hosts.items() if well],
+            n_hosts=len(self.hosts_s),
+            ramps=ramps,
+        )
         self.records[node] = record
+        if hard:  # a hard fault is no matter of a ratio
+            cause = "relapse" if record.ramp else "probes_bad"
         if record.state == "HALF_OPEN" and not expected:
             cause = "gone"
         if cause is None:
             return
-        probes = {"probes_ok": record.probes_ok, "probes_bad": record.probes_bad}
-        reason = f"{record.subject}: {_WORDS[cause]}"
-        if record.state == "HALF_OPEN":
-            reason += f" ({record.probes_ok} good, {record.probes_bad} bad)"
-        evidence: dict[str, Any] = {"cause": cause, **(probes if record.state == "HALF_OPEN" else {})}
+        reason, evidence = why_moved(record, cause, len(self.hosts_s))
         record = breaker.move(record, cause, t_s, self.policy.breaker, grace_s=self.grace_s)
         self._commit(t_s, node, record, reason, evidence, acted)
         if record.state == "CLOSED":
@@ -163,7 +202,9 @@ class Breakers:
             if held:
                 acted.capped[node] = held
                 continue
-            record = breaker.move(record, "trip", t_s, self.policy.breaker, grace_s=self.grace_s)
+            record = self._within_latched(
+                breaker.move(record, "trip", t_s, self.policy.breaker, grace_s=self.grace_s), n_eligible
+            )
             self.caps = caps.after_open(self.caps, t_s, self.policy.caps.velocity_window_s)
             reason = reason_of(case, tick, node, names[node], self.policy)
             if record.latched:
@@ -179,7 +220,7 @@ class Breakers:
             return None
         if caps.may_open(self.caps, t_s, n_eligible, int(self.away.sum()), self.policy.caps):
             return None
-        record = breaker.move(record, "trip", t_s, self.policy.breaker, grace_s=self.grace_s)
+        record = self._within_latched(breaker.move(record, "trip", t_s, self.policy.breaker, grace_s=self.grace_s), n_eligible)
         self.caps = caps.after_open(self.caps, t_s, self.policy.caps.velocity_window_s)
         # Its identity is the event's: what else was known when it came does not matter.
         tx = tx_of(self.pool, "node", name, record.state, t_s, self.policy_version, evidence)
@@ -203,8 +244,14 @@ class Breakers:
         self.seq += 1
         serves = record.state in breaker.CLOSED_STATES
         rule = getattr(self.policy.breaker.actions, scope)
+        action, admit_ratio = rule.action, 0.0 if rule.action == "eject" else rule.admit_ratio
         if record.state in ("OPEN", "HALF_OPEN"):
             evidence["streak"] = record.streak
+        if record.ramp:
+            action = "shed" if action == "eject" else action
+            admit_ratio = round(breaker.admitted(record, admit_ratio, self.policy.breaker), 6)
+            evidence["ramp"] = record.ramp
+            reason += f"; {100 * admit_ratio:.3g} % of its requests go there again"
         if not serves:
             evidence |= {name: word for name in ("fallback", "profile") if (word := getattr(rule, name)) is not None}
         decision = Decision(
@@ -215,8 +262,8 @@ class Breakers:
             state=record.state,
             version=(self.generation, self.epoch, self.seq),
             tx=tx or tx_of(self.pool, scope, record.subject, record.state, t_s, self.policy_version, evidence),
-            action="none" if serves else rule.action,
-            admit_ratio=1.0 if serves or rule.action == "degrade" else 0.0 if rule.action == "eject" else rule.admit_ratio,
+            action="none" if serves else action,
+            admit_ratio=1.0 if serves or action == "degrade" else admit_ratio,
             reason=reason,
             mode=self.policy.mode,
             latched=record.latched,
@@ -242,7 +289,7 @@ class Breakers:
         records = [[node, msgspec.structs.asdict(record)] for node, record in sorted(self.records.items())]
         return {
             "seq": self.seq, "records": records, "caps": msgspec.structs.asdict(self.caps), "n": len(self.away),
-            "marked": self.marked_probes, "overrides": self.overrides.dump(),
+            "marked": self.marked_probes, "overrides": self.overrides.dump(), "hosts": list(self.hosts_s.items()),
         }  # fmt: skip
 
     def load(self, raw: dict[str, Any]) -> None:
@@ -251,6 +298,7 @@ class Breakers:
         self.records = {node: msgspec.convert(record, BreakerRecord) for node, record in raw["records"]}
         self.caps = msgspec.convert(raw["caps"], CapState)
         self.overrides.load(raw.get("overrides"))
+        self.hosts_s = dict(raw.get("hosts", ()))
         self.away = np.zeros(raw["n"], np.bool_)
         for node, record in self.records.items():
             self.away[node] = record.state not in breaker.CLOSED_STATES

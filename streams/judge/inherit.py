@@ -19,7 +19,7 @@ def record_of(decision: Decision, grace_s: float) -> BreakerRecord:
     until_s = decision.not_after
     if until_s is not None and decision.state in ("OPEN", "HALF_OPEN") and not decision.latched:
         until_s = max(decision.t, until_s - grace_s)  # `not_after_s` added it, so that hosts hear of what follows
-    streak = decision.evidence.get("streak", 1)
+    streak, ramp = decision.evidence.get("streak", 1), decision.evidence.get("ramp", 0)
     return BreakerRecord(
         subject=decision.subject,
         state=decision.state,
@@ -28,6 +28,7 @@ def record_of(decision: Decision, grace_s: float) -> BreakerRecord:
         streak=streak if isinstance(streak, int) else 1,
         latched=decision.latched,
         trips_s=(decision.t,) if decision.state == "OPEN" else (),
+        ramp=ramp if isinstance(ramp, int) and decision.state == "HALF_OPEN" else 0,
     )
 
 

@@ -10,11 +10,24 @@ import msgspec
 import numpy as np
 
 from detectors.bank import BankTick
+from detectors.breaker import BreakerRecord, Cause
 from schemas.batch import LATENCY_SLIS
 from schemas.policy import PoolPolicy
 from streams.judge.rules import CONTRACT_SHIFT_NATS, Case
 
-__all__ = ["digits", "evidence_of", "reason_of", "tx_of", "urgent_reason"]
+__all__ = ["digits", "evidence_of", "reason_of", "tx_of", "urgent_reason", "why_moved"]
+
+_GOOD = ("ramp", "probes_good")
+_WORDS = {
+    "open_over": "the open time is over; probes decide",
+    "ramp": "probes succeeded",
+    "probes_good": "probes succeeded",
+    "probes_bad": "probes failed",
+    "relapse": "it failed again while its traffic came back",
+    "no_verdict": "too few probes came back to tell",
+    "gone": "nothing was heard of it for long",
+    "release": "the override ended",
+}
 
 
 def digits(value: float) -> float | None:
@@ -91,6 +104,19 @@ def urgent_reason(name: str, evidence: dict[str, Any]) -> str:
     if "xid" in evidence:
         return f"{name} reported XID {evidence['xid']} on {evidence['gpu']}, which is fatal"
     return f"{name} has {evidence['running']} requests running and generated no token for {evidence['silent_s']:g} s"
+
+
+def why_moved(record: BreakerRecord, cause: Cause, n_hosts: int | None = None) -> tuple[str, dict[str, Any]]:
+    """Reason and evidence of a move of `record`; `n_hosts` report probes, None where they are not told apart."""
+    words = "it does well with the share of its traffic that it had" if record.ramp and cause in _GOOD else _WORDS[cause]
+    reason = f"{record.subject}: {words}"
+    evidence: dict[str, Any] = {"cause": cause}
+    if record.state == "HALF_OPEN":
+        reason += f" ({record.probes_ok} good, {record.probes_bad} bad)"
+        evidence |= {"probes_ok": record.probes_ok, "probes_bad": record.probes_bad}
+        if n_hosts is not None and not record.ramp:
+            evidence |= {"hosts_ok": len(record.hosts_ok), "hosts": n_hosts}
+    return reason, evidence
 
 
 def tx_of(

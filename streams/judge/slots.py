@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.runs import raise_to, run_starts
 from schemas.batch import LATENCY_SLIS
 from schemas.outcome import COUNTS_AGAINST_NODE, Outcome
 from schemas.policy import PoolPolicy
+from streams.judge.columns import constant
 from streams.judge.rows import Rows
 from streams.judge.scopes.covered import Covered
 
@@ -54,7 +56,7 @@ _AGAINST = np.zeros(256, np.bool_)
 _AGAINST[[int(o) for o in COUNTS_AGAINST_NODE]] = True
 _OK = int(Outcome.OK)
 _GOOD, _BAD, _BLANK = range(3)
-_RAW = (("ts_ns", np.int64), ("node", np.uint32), ("bad", np.uint8), ("probe", np.bool_))
+_RAW = (("ts_ns", np.int64), ("node", np.uint32), ("bad", np.uint8), ("probe", np.int8))
 
 Ingest = Callable[[int, Rows], None]
 
@@ -100,16 +102,20 @@ class Slot:
             for ts_ns, node, bad, probe in self.raw
         ]
 
-    def probes(self, node: int, budget_per_s: int, marked: bool) -> tuple[int, int]:
+    def probes(self, node: int, budget_per_s: int, marked: bool) -> tuple[int, int, dict[int, int]]:
         """Good and bad answers to probes of a half-open node: the requests marked as probes, or, where none ever is, the
-        first ones of each second up to the budget.
+        first ones of each second up to the budget. And the hosts they came from, with the good ones of each (see
+        `RequestBatch.probe`).
         """
         good = bad = 0
+        hosts: dict[int, int] = {}
         for ts_ns, nodes, bad_ones, probe in self._joined_raw():
             mine, failed = nodes == node, bad_ones == _BAD
             if marked:
-                mine &= probe
+                mine &= probe > 0
             ts_ns, failed = ts_ns[mine], failed[mine]
+            for host, well in zip(np.maximum(probe[mine], 1).tolist(), (failed == 0).tolist(), strict=True):
+                hosts[host] = hosts.get(host, 0) + well
             if not marked and len(ts_ns):
                 order = np.lexsort((~failed, ts_ns))  # of equal times the bad first: never lucky by order
                 second = ts_ns[order] // 10**9
@@ -117,7 +123,7 @@ class Slot:
                 failed = failed[order][np.arange(len(order)) - start < budget_per_s]
             bad += int(failed.sum())
             good += int(len(failed) - failed.sum())
-        return good, bad
+        return good, bad, hosts
 
     def _joined_raw(self) -> list[tuple[NDArray[Any], ...]]:
         if len(self.raw) > 1:
@@ -229,22 +235,26 @@ class Slots:
         failed = against | over
         blank = ok & (rows.output_tokens == 0)
         counted = ok | against
-        slot.counts[ASKED] += np.bincount(node, minlength=n)
+        asked = np.bincount(node, minlength=n)
+        slot.counts[ASKED] += asked
         all_ok = bool(ok.all())
-        slot.counts[TOTAL] += np.bincount(node if all_ok else node[counted], minlength=n)
+        slot.counts[TOTAL] += asked if all_ok else np.bincount(node[counted], minlength=n)
         contrary = rows.latency_s[_TTFT] > rows.latency_s[_E2E] * _ROUNDING[0] + _ROUNDING[1]  # False where one is unknown
-        for row, mask in ((ERRORS, against), (FAILURES, failed), (KV, rows.kv_mismatch), (PROBES_EXPLICIT, rows.probe == 1),
+        for row, mask in ((ERRORS, against), (FAILURES, failed), (KV, rows.kv_mismatch), (PROBES_EXPLICIT, rows.probe >= 1),
                           (CONTRARY, contrary), (EMPTY, blank)):  # fmt: skip
             if mask.any():
                 slot.counts[row] += np.bincount(node[mask], minlength=n)
-        np.maximum.at(slot.asked_ns, node, rows.ts_ns)
-        np.maximum.at(slot.served_ns, node if all_ok else node[ok], rows.ts_ns if all_ok else rows.ts_ns[ok])
+        starts = run_starts(node)
+        raise_to(slot.asked_ns, node, rows.ts_ns, starts)
+        raise_to(slot.served_ns, node, rows.ts_ns if all_ok else np.where(ok, rows.ts_ns, _NEVER), starts)
         if self.keep_all or watched.any():
             keep = counted if self.keep_all else counted & watched[node]
             if keep.any():
                 bad = np.where(failed, _BAD, np.where(blank, _BLANK, _GOOD)).astype(np.uint8)
-                slot.raw.append((rows.ts_ns[keep], node[keep], bad[keep], rows.probe[keep] == 1))
-        slot.covered.append(Covered.of(rows, ok, against, failed))
+                slot.raw.append((rows.ts_ns[keep], node[keep], bad[keep], np.maximum(rows.probe[keep], 0)))
+        if all_ok:
+            ok, against = constant(np.True_, len(rows)), constant(np.False_, len(rows))
+        slot.covered.append(Covered.of(rows, ok, against, failed if failed.any() else constant(np.False_, len(rows))))
         self._ingest(number, rows if all_ok else rows.take(ok))
 
     def dump(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from streams.framing_rejects import Reject
 __all__ = ["ColumnMap", "epoch_s"]
 
 _DEFAULTS = {"pool": "default", "node": "n1", "outcome": "ok"}
-_TEXT = {"pool", "node", "outcome", "request_id", "tenant", "session", "adapter"}
+_TEXT = {"pool", "node", "outcome", "request_id", "tenant", "session", "adapter", "probe_host"}
 _UNKNOWN = {"", "null", "none", "na", "n/a", "nan", "-"}
 _BOOLS = {"true": True, "false": False, "1": True, "0": False}
 FIELDS: tuple[str, ...] = RequestEvent.__struct_fields__

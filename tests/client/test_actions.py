@@ -12,6 +12,7 @@ from slodrift_client.asgi import header_subjects
 from slodrift_client.checks import MAX_SUBJECTS, check
 from slodrift_client.gate import Gate
 from slodrift_client.refusals import LEAST, WINDOW_S, Refusals
+from slodrift_client.retries import RetryBudget
 from slodrift_client.subjects import PROMPT_CLASSES, SESSION_BUCKETS, covering, kind_of
 
 from schemas import scopes
@@ -82,6 +83,29 @@ def test_a_key_is_shed_everywhere_or_nowhere_and_the_ratio_holds() -> None:
     assert [again.gate.passes(CLASS, None, key) for key in keys] != answers[0], "another opening sheds others"
     more = Host().write(entry(admit_ratio=0.6))
     assert all(more.gate.passes(CLASS, None, key) for key, served in zip(keys, answers[0], strict=True) if served)
+
+
+def test_traffic_comes_back_to_a_ramping_node_and_whoever_had_it_keeps_it() -> None:
+    host = Host()
+    had: set[str] = set()
+    for ratio in (0.1, 0.5):
+        host.write(entry("n1", state="HALF_OPEN", admit_ratio=ratio, ramping=True))
+        served = {key for key in map(str, range(4000)) if host.gate.allow("n1", key=key)}
+        assert had <= served
+        assert abs(len(served) / 4000 - ratio) < 0.03
+        assert not host.gate.probe("n1")  # what goes there tells enough
+        had = served
+    host.now = 59.0  # nothing is heard any more
+    assert host.gate.decide("n1").state == "HALF_OPEN"
+    host.now = 400.0
+    assert host.gate.allow("n1", key="x")
+
+
+def test_a_client_that_knows_no_ramp_admits_the_same_share() -> None:
+    new, old = Host(), Host()
+    new.write(entry("n1", state="HALF_OPEN", admit_ratio=0.1, ramping=True))
+    old.write(entry("n1", state="HALF_OPEN", admit_ratio=0.1))
+    assert all(new.gate.allow("n1", key=str(i)) == old.gate.allow("n1", key=str(i)) for i in range(1000))
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 0.25, 0.5, 0.9, 1.0])
@@ -170,6 +194,27 @@ def test_small_numbers_are_no_share() -> None:
     assert answers == [False] * LEAST + [True] * 3
     host.now = 2 * WINDOW_S + 0.3
     assert not check(host.gate, ["session:7"], None, RNG).allowed
+
+
+def test_a_tenth_of_the_requests_is_told_of_a_fallback_and_no_more() -> None:
+    host = Host()
+    host.write(entry("n1", action="fallback", fallback="chat-8b/eu/l4"))
+    for second in range(30):
+        host.now = float(second)
+        host.write(entry("n1", action="fallback", fallback="chat-8b/eu/l4"))
+        answers = [check(host.gate, ["n1" if i % 2 else "n2"], None, RNG) for i in range(100)]
+        refused = [dict(a.headers) for a in answers if not a.allowed]
+        assert len(refused) == 50  # what is refused does not depend on the budget
+        assert all(1 <= int(headers["retry-after"]) <= 5 for headers in refused)
+        told = sum("x-slodrift-fallback" in headers for headers in refused)
+        assert told <= (10 if second else 12)
+        assert second < 12 or told >= 8
+    denied = host.gate.status().pools["p"].retries_denied
+    assert 30 * 50 - 30 * 10 - 20 <= denied <= 30 * 50 - 30 * 8
+    assert [RetryBudget(0.1).take(0.0) for _ in range(1)] == [True]
+    few = RetryBudget(0.1)
+    assert [few.take(0.0) for _ in range(7)] == [True] * LEAST + [False] * 2
+    assert few.take(10.0)  # the window is over
 
 
 def test_nodes_and_orders_are_not_bounded_here_and_nodes_use_the_bound_up() -> None:

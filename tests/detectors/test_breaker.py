@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from detectors.breaker import MOVES, BreakerRecord, Cause, IllegalMove, State, may_trip, move, not_after_s, step
+from detectors.breaker import MOVES, BreakerRecord, Cause, IllegalMove, State, admitted, may_trip, move, not_after_s, step
 from schemas.policy import Breaker as Rules
 
 RULES = Rules()
@@ -60,14 +60,58 @@ def test_half_open_closes_on_enough_good_probes_after_the_least_time() -> None:
     record, cause = step(half_open(1100.0), 1105.0, 12, 0, RULES)
     assert cause is None  # too early
     record, cause = step(record, 1115.0, 0, 0, RULES)
-    assert cause == "probes_good"
+    assert cause == "ramp"
+    assert step(record, 1115.0, 0, 0, Rules(close_ramp=()))[1] == "probes_good"
+    assert step(record, 1115.0, 0, 0, RULES, ramps=False)[1] == "probes_good"
+
+
+def test_traffic_comes_back_in_steps() -> None:
+    record, t_s, shares = move(half_open(1100.0), "ramp", 1115.0, RULES), 1115.0, []
+    while record.state == "HALF_OPEN":
+        assert record.until_s == t_s + 15
+        shares.append(admitted(record, 0.0, RULES))
+        t_s += 10
+        record, cause = step(record, t_s, 1000, 40, RULES)  # 96 % is what ordinary requests may do
+        assert cause is None
+        t_s += 5
+        record, cause = step(record, t_s, 0, 0, RULES)
+        assert cause is not None
+        record = move(record, cause, t_s, RULES)
+    assert (shares, record.state, t_s) == ([0.1, 0.5], "CLOSED", 1145.0)
+    assert (record.ramp, admitted(record, 0.1, RULES)) == (0, 0.1)
+    first = move(half_open(), "ramp", 1115.0, RULES)
+    assert admitted(first, 0.8, RULES) == pytest.approx(0.82)  # of what was taken away a tenth
+
+
+def test_a_ramp_that_fails_opens_for_longer_and_probes_of_before_do_not_count() -> None:
+    record = half_open(1100.0)
+    record, cause = step(record, 1120.0, 1000, 1, RULES)
+    assert cause == "ramp"
+    record = move(record, cause, 1120.0, RULES)
+    record, cause = step(record, 1125.0, 0, 1, RULES)
+    assert cause is None  # one alone is chance
+    record, cause = step(record, 1130.0, 10, 1, RULES)
+    assert cause == "relapse"
+    again = move(record, cause, 1130.0, RULES)
+    assert (again.state, again.streak, again.ramp) == ("OPEN", 2, 0)
+
+
+def test_two_hosts_must_agree_where_two_report() -> None:
+    record, cause = step(half_open(1100.0), 1120.0, 30, 0, RULES, hosts_ok={7}, n_hosts=3)
+    assert cause is None
+    assert step(record, 1125.0, 1, 0, RULES, hosts_ok={7}, n_hosts=3)[1] is None
+    assert step(record, 1125.0, 1, 0, RULES, hosts_ok={9}, n_hosts=3)[1] == "ramp"
+    assert step(record, 1125.0, 1, 0, RULES, hosts_ok={7}, n_hosts=1)[1] == "ramp"  # nobody else there
+    assert step(record, 1125.0, 1, 0, Rules(probe_hosts=1), hosts_ok={7}, n_hosts=3)[1] == "ramp"  # only one may probe
+    assert step(record, 1220.0, 1, 0, RULES, hosts_ok={7}, n_hosts=3)[1] == "no_verdict"
+    assert move(record, "no_verdict", 1220.0, RULES).hosts_ok == ()
 
 
 def test_one_bad_probe_of_few_does_not_close_and_two_reopen() -> None:
     record, cause = step(half_open(1100.0), 1120.0, 10, 1, RULES)
     assert cause is None  # 10 of 11 is below 95 %
     _, cause = step(record, 1125.0, 9, 0, RULES)
-    assert cause == "probes_good"  # 19 of 20
+    assert cause == "ramp"  # 19 of 20
     _, cause = step(record, 1125.0, 50, 1, RULES)
     assert cause == "probes_bad"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.caps import CapState, after_open, may_open, may_take, open_limit, step_freeze, velocity_limit
+from detectors.caps import CapState, after_open, latch_limit, may_open, may_take, open_limit, step_freeze, velocity_limit
 from schemas.policy import Caps
 
 CAPS = Caps()
@@ -16,6 +16,11 @@ CAPS = Caps()
 )
 def test_open_limit(n: int, limit: int) -> None:
     assert open_limit(n, CAPS) == limit
+
+
+@pytest.mark.parametrize(("n", "share", "limit"), [(0, 0.2, 1), (12, 0.2, 2), (12, 0.05, 1), (40, 0.05, 2), (100, 0.29, 29)])
+def test_latch_limit(n: int, share: float, limit: int) -> None:
+    assert latch_limit(n, share) == limit
 
 
 def test_a_share_of_nothing_means_nothing_even_in_a_small_pool() -> None:

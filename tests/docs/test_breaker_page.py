@@ -25,7 +25,7 @@ def test_default_of_a_setting(name: str) -> None:
     for part in name.split("."):
         value = getattr(value, part)
     if isinstance(value, tuple):
-        assert set(SETTINGS[name].split(", ")) == set(value)
+        assert set(SETTINGS[name].split(", ")) == set(map(str, value))
     else:
         assert float(SETTINGS[name]) == value
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.batch import NO_CODE, UNKNOWN_TOKENS
+from schemas.batch import MAX_HOST, NO_CODE, UNKNOWN_TOKENS, host_number
 from schemas.outcome import OUTCOME_CODES
 from schemas.telemetry import DeployEvent, NodeEvent
 from streams.framing import EventFramer, Framed, stable_key
@@ -44,6 +44,18 @@ def test_columns_of_a_request() -> None:
     assert batch.session[0] == stable_key("s-9")
     assert batch.kv_mismatch[0]
     assert batch.outcome[0] == OUTCOME_CODES["ok"]
+
+
+def test_a_probe_carries_the_number_of_its_host() -> None:
+    def of(name: str | None) -> int:
+        return int(EventFramer().feed([request(probe=True, probe_host=name)]).pools["p"].batch.probe[0])
+
+    assert of(None) == 1
+    assert of("gw-1") == of("gw-1") == host_number("gw-1")
+    assert min(numbers := {of(f"gw-{i}") for i in range(300)}) >= 2
+    assert max(numbers) <= MAX_HOST
+    assert len(numbers) > 100
+    assert EventFramer().feed([request(probe=False, probe_host="gw-1")]).pools["p"].batch.probe[0] == 0
 
 
 def test_missing_and_null_fields_are_unknown_never_zero() -> None:

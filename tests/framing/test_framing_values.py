@@ -43,7 +43,7 @@ def test_good_rows_pass_untouched() -> None:
         ("node", 1, "bad_value"),
         ("adapter", 7, "bad_value"),
         ("tenant", 0, "bad_value"),
-        ("probe", 3, "bad_value"),
+        ("probe", -2, "bad_value"),
     ],
 )
 def test_one_bad_row_goes_the_others_stay(column: str, value: Any, reason: str) -> None:

@@ -41,7 +41,7 @@ ODD: dict[str, dict[str, Any]] = {
     "milliseconds": {"ts_ns": with_one(np.full(N, 10**18), 9_000_000_000 * 10**9)},
     "adapter": {"adapter": with_one(np.zeros(N, np.uint32), 3)},
     "tenant": {"tenant": with_one(np.full(N, NO_CODE, np.uint32), 0)},
-    "probe": {"probe": with_one(np.zeros(N, np.int8), 2)},
+    "probe": {"probe": with_one(np.zeros(N, np.int8), -2)},
     "one token": {"output_tokens": with_one(np.full(N, 20, np.uint32), 1)},
 }
 

@@ -253,7 +253,7 @@ def test_a_fatal_xid_opens_at_once_and_a_harmless_one_does_not(judged: Judged, k
     assert set(heard.opened()) == {"gpu-01"}
     assert heard.first_open_s("gpu-01") == 305.0
     # The exporter goes on reporting it; probes are what counts from then on.
-    assert [d.state for d in heard.decisions][:3] == ["OPEN", "HALF_OPEN", "CLOSED"]
+    assert [d.state for d in heard.decisions][:5] == ["OPEN", "HALF_OPEN", "HALF_OPEN", "HALF_OPEN", "CLOSED"]
     assert len(heard.opened()) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -240,7 +241,61 @@ def test_half_open_counts_marked_probes_alone_where_probes_are_marked(kit: Any) 
     traffic.batch.probe[rows] = 1
     traffic.batch.latency_s[:, rows] = 0.01
     heard = kit.feed(new(kit), traffic)
-    assert [d.state for d in heard.decisions][:3] == ["OPEN", "HALF_OPEN", "CLOSED"]
+    first = heard.decisions[:4]
+    assert [(d.state, d.admit_ratio) for d in first] == [("OPEN", 0.0), ("HALF_OPEN", 0.0), ("HALF_OPEN", 0.1), ("OPEN", 0.0)]
+    assert first[3].evidence["cause"] == "relapse"  # its ordinary requests are as slow as ever
+
+
+def probed(kit: Any, hosts: list[int]) -> Any:
+    """A node that was slow from 300 to 400 s, with probes from 335 s on by these hosts in turn."""
+    traffic = kit.traffic(seconds=700.0, faults=[kit.Fault("slow", [1], 300.0, 400.0, strength=20.0)], marked=True)
+    rows = np.flatnonzero((traffic.batch.node == 1) & (traffic.batch.ts_ns > (kit.T0 + 335) * 10**9))[::4]
+    traffic.batch.probe[rows] = np.resize(hosts, len(rows))
+    return traffic
+
+
+def test_a_closing_node_gets_its_traffic_back_in_steps_and_the_judge_may_restart_on_the_way(kit: Any) -> None:
+    traffic = probed(kit, [7, 9])
+    whole = kit.feed(new(kit), traffic)
+    closing = [(d.state, d.action, d.admit_ratio) for d in whole.decisions][-4:]
+    assert closing == [
+        ("HALF_OPEN", "eject", 0.0),
+        ("HALF_OPEN", "shed", 0.1),
+        ("HALF_OPEN", "shed", 0.5),
+        ("CLOSED", "none", 1.0),
+    ]
+    ramp = whole.decisions[-3:]
+    assert [round(b.t - a.t) for a, b in itertools.pairwise(ramp)] == [15, 15]
+    assert ramp[0].evidence["hosts_ok"] == ramp[0].evidence["hosts"] == 2
+    assert "10 % of its requests go there again" in ramp[0].reason
+    judge = new(kit)
+    middle_ns = round((ramp[0].t + 12) * 1e9)
+    cut = int(np.searchsorted(traffic.batch.ts_ns, middle_ns))
+    judge.requests(traffic.batch.take(slice(0, cut)))
+    for event in traffic.events:
+        if event.ts * 1e9 < middle_ns:
+            judge.event(event)
+    before = [d for out in judge.advance() for d in out.decisions]
+    assert before[-1].evidence["ramp"] == 1
+    judge = PoolJudge.restore(judge.snapshot(), judge.policy, policy_version="test")
+    judge.requests(traffic.batch.take(slice(cut, None)))
+    for event in traffic.events:
+        if event.ts * 1e9 >= middle_ns:
+            judge.event(event)
+    after = [d for out in [*judge.advance(), *judge.finish()] for d in out.decisions]
+    assert [(d.t, d.state, d.admit_ratio) for d in before + after] == [(d.t, d.state, d.admit_ratio) for d in whole.decisions]
+
+
+def test_one_host_alone_does_not_close_where_another_was_heard_of(kit: Any) -> None:
+    traffic = probed(kit, [7])
+    assert kit.feed(new(kit), traffic).decisions[-1].state == "CLOSED"  # nobody else reports
+    half_open_s = next(d.t for d in kit.feed(new(kit), traffic).decisions if d.evidence["cause"] == "ramp") - 10
+    other = np.flatnonzero((traffic.batch.probe == 7) & (traffic.batch.ts_ns > half_open_s * 1e9))[0]
+    traffic.batch.probe[other] = 9  # another host reports, once, and nothing good
+    traffic.batch.latency_s[:, other] = 30.0
+    heard = kit.feed(new(kit), traffic)
+    assert "CLOSED" not in {d.state for d in heard.decisions}
+    assert heard.decisions[-1].evidence["cause"] in ("no_verdict", "open_over")
 
 
 def test_windows_hold_every_series(kit: Any) -> None:

@@ -99,10 +99,10 @@ def test_the_first_answers_of_each_second_are_the_probes_and_bad_ones_come_first
     r.latency_s[:] = 0.1
     slots.add(r.take(np.array([3, 0, 5, 1, 4, 2])))
     slot = slots.close(0, seats(1), np.ones(1, np.bool_))
-    assert slot.probes(0, 1, marked=False) == (1, 1)
-    assert slot.probes(0, 3, marked=False) == (4, 1)
-    assert slot.probes(0, 9, marked=False) == (4, 2)
-    assert slot.probes(0, 9, marked=True) == (0, 0)
+    assert slot.probes(0, 1, marked=False) == (1, 1, {1: 4})
+    assert slot.probes(0, 3, marked=False) == (4, 1, {1: 4})
+    assert slot.probes(0, 9, marked=False) == (4, 2, {1: 4})
+    assert slot.probes(0, 9, marked=True) == (0, 0, {})
 
 
 def test_folding_early_in_a_judge_changes_nothing(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,10 +150,19 @@ def test_an_order_before_the_first_tick_of_all() -> None:
     assert [d.state for o in [*out, *early.finish()] for d in o.decisions] == ["FORCED_OPEN"]
 
 
-def test_caps_do_not_hold_and_it_is_said() -> None:
-    run = Run({60: [order(subject=f"gpu-{n:02d}") for n in range(3)]})
+def test_caps_of_automation_do_not_hold_and_it_is_said_but_a_cap_of_their_own_does() -> None:
+    mine = Signer(PRIVATE)
+    run = Run({60: [sign_override(order(subject=f"gpu-{n:02d}"), mine) for n in range(4)]}, keys=(PUBLIC,))
     forced = [d for d in run.decisions if d.state == "FORCED_OPEN"]
-    assert [d.evidence["over_cap"] for d in forced] == [False, True, True]
+    assert [d.evidence["over_cap"] for d in forced] == [False, True]  # one node in ten; 20 % of twelve are two
+    assert run.rejected == {"override_over_cap": 2}  # hosts would refuse the whole state
+
+
+def test_without_a_signature_orders_hold_one_node_in_twenty() -> None:
+    again = order(start=70.0, length=90.0, subject="gpu-00", id="a-longer-one")
+    run = Run({60: [order(subject=f"gpu-{n:02d}") for n in range(2)], 70: [again]})
+    assert [s for _, s, state in run.moves if state == "FORCED_OPEN"] == ["gpu-00", "gpu-00"]  # another end is no other node
+    assert run.rejected == {"unsigned_override_over_cap": 1}
 
 
 def test_what_is_refused_is_counted() -> None:

@@ -41,6 +41,22 @@ def entry(subject: str = "n1", **fields: Any) -> Entry:
     })  # fmt: skip
 
 
+def test_a_ramp_is_a_half_open_that_sheds_and_needs_no_probes() -> None:
+    projection = Projection()
+    for seq, state, ramp, ratio in (
+        (1, "OPEN", 0, 0.0),
+        (2, "HALF_OPEN", 0, 0.0),
+        (3, "HALF_OPEN", 1, 0.1),
+        (4, "HALF_OPEN", 2, 0.5),
+    ):
+        evidence = {"ramp": ramp} if ramp else {}
+        d = decision(seq, state, action="shed" if ramp else "eject", admit_ratio=ratio, evidence=evidence)
+        projection.apply(d, clock_s=d.t, now_ms=1_000_000 + seq)
+        (now,) = projection.entries
+        assert (now.state, now.admit_ratio, now.ramping, now.probe is not None) == (state, ratio, ramp > 0, seq == 2)
+        assert now.opened_ms == 1_000_001  # the hash of who is admitted goes by it: nobody loses a node on the way
+
+
 def new_sink(redis: Redis, now_ms: int = 1_000_000) -> DecisionSink:
     return DecisionSink(redis, "f", now_ms=lambda: now_ms)
 

@@ -19,18 +19,10 @@ from schemas.results import Decision, Scope
 from schemas.telemetry import OverrideEvent
 from streams.judge.inherit import is_news, record_of, with_open
 from streams.judge.overrides import CAUSES, operator_evidence
-from streams.judge.reasons import tx_of
+from streams.judge.reasons import tx_of, why_moved
 
-__all__ = ["GONE_S", "WORDS", "Issue", "ScopeBreakers", "Wanted"]
+__all__ = ["GONE_S", "Issue", "ScopeBreakers", "Wanted"]
 
-WORDS = {
-    "open_over": "the open time is over; probes decide",
-    "probes_good": "probes succeeded",
-    "probes_bad": "probes failed",
-    "no_verdict": "too few probes came back to tell",
-    "gone": "nothing was heard of it for long",
-    "release": "the override ended",
-}
 GONE_S = 600.0
 """A half-open subject that nobody asked for this long closes, so that it does not use up a cap for ever."""
 
@@ -71,6 +63,7 @@ class ScopeBreakers:
         self.asked_s: dict[str, float] = {}
         self.caps = CapState()
         self.grace_s = policy.lateness_s + 2 * policy.tick_s
+        self.ramps = getattr(policy.breaker.actions, scope).action != "degrade"  # a degraded subject never lost its requests
         self._issue = issue
 
     def away(self, subject: str) -> bool:
@@ -98,20 +91,19 @@ class ScopeBreakers:
             if good + bad or subject not in self.asked_s:
                 self.asked_s[subject] = t_s
             budget = max(1, round(rules.probes_per_s * rules.probe_hosts * self.policy.tick_s))
-            if good + bad > budget:  # the first ones: which they were does not matter, so their share decides, bad rounded up
+            if (
+                good + bad > budget and not record.ramp
+            ):  # the first ones: which they were does not matter, so their share decides, bad rounded up
                 bad = -(-bad * budget // (good + bad))
                 good = budget - bad
-            record, cause = breaker.step(record, t_s, good, bad, rules)
+            # Its requests come through every gateway and name none, so hosts are not told apart here.
+            record, cause = breaker.step(record, t_s, good, bad, rules, ramps=self.ramps)
             self.records[subject] = record
             if cause == "no_verdict" and t_s - self.asked_s[subject] >= GONE_S:
                 cause = "gone"
             if cause is None:
                 continue
-            reason = f"{subject}: {WORDS[cause]}"
-            evidence: dict[str, Any] = {"cause": cause}
-            if record.state == "HALF_OPEN":
-                reason += f" ({record.probes_ok} good, {record.probes_bad} bad)"
-                evidence |= {"probes_ok": record.probes_ok, "probes_bad": record.probes_bad}
+            reason, evidence = why_moved(record, cause)
             out.append(self._move(t_s, breaker.move(record, cause, t_s, rules, grace_s=self.grace_s), reason, evidence))
         return out
 
