@@ -215,6 +215,14 @@ MUTANTS = (
         "tests/client/test_actions.py",
     ),
     m(
+        "retry-budget",
+        "a host names a fallback to a bounded share",
+        CLIENT + "retries.py",
+        "if self._taken + 1 > max(LEAST, self.most * self._asked):",
+        "if False:",
+        "tests/client/test_actions.py",
+    ),
+    m(
         "host-sessions",
         "a host bounds sessions",
         CLIENT + "view.py",
