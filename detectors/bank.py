@@ -124,7 +124,8 @@ class SeriesBank:
         tokens = uncached_tokens(prompt_tokens, cached_tokens)
         output = np.zeros(len(node), np.uint32) if output_tokens is None else output_tokens
         stratum = stratum_of(tokens, adapter_key, self.detection.max_strata)
-        rows = Rows(node.astype(np.uint32), latency_s, tokens, output, stratum, np.broadcast_to(np.int64(slot), len(node)))
+        number = np.broadcast_to(np.int64(slot), len(node))
+        rows = Rows(node.astype(np.uint32, copy=False), latency_s, _narrow(tokens), _narrow(output), stratum, number)
         self._open.setdefault(slot, []).append(rows)
 
     @property
@@ -173,10 +174,7 @@ class SeriesBank:
         if len(known):
             self._last_filled = block
             bad = _any(alarms.bad[:, 1:])
-            if bad.any():
-                clean = ~bad[known.node]
-                residuals = learning.Residuals(residuals.codes[:, clean], residuals.measured[:, clean], residuals.places[clean])
-            self.model.observe(*residuals)
+            self.model.observe(*residuals, bad[known.node] if bad.any() else None)
         if len(rows):
             urgent = alarms.log_evidence > self._terms.log_a / 2
             blocks.read_tails(state, m, self.detection, slot, self._per_block, self._terms.block_s, urgent)
@@ -358,6 +356,11 @@ class SeriesBank:
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
             raise SchemaError("snapshot_malformed", f"not a bank state: {error}") from error
         return bank
+
+
+def _narrow(tokens: NDArray[np.uint32]) -> NDArray[np.unsignedinteger[Any]]:
+    """Token counts in 16 bits where all of them fit: many rows wait for their tick to close."""
+    return tokens.astype(np.uint16) if int(np.maximum.reduce(tokens, initial=0)) < 1 << 16 else tokens
 
 
 def _any(flags: NDArray[np.bool_]) -> NDArray[np.bool_]:

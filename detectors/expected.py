@@ -9,6 +9,8 @@ service.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -93,9 +95,17 @@ def expected_log2(
         tokens: Prompt tokens to be computed, uint32 (n,).
         output_tokens: uint32 (n,).
     """
-    prompt = np.where(tokens == UNKNOWN_TOKENS, np.float32(0), tokens.astype(np.float32))
-    output = np.where(output_tokens == UNKNOWN_TOKENS, np.float32(0), output_tokens.astype(np.float32))
-    seconds = coefficients[:, :1] + coefficients[:, 1:2] * prompt
+    seconds = coefficients[:, 1:2] * _or_zero(tokens)
+    seconds += coefficients[:, :1]
     if coefficients[:, 2].any():
-        seconds = seconds + coefficients[:, 2:] * output
-    return np.asarray(np.log2(np.maximum(seconds, np.float32(1e-6))), np.float32)
+        seconds += coefficients[:, 2:] * _or_zero(output_tokens)
+    np.maximum(seconds, np.float32(1e-6), out=seconds)
+    return np.asarray(np.log2(seconds, out=seconds), np.float32)
+
+
+def _or_zero(tokens: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float32]:
+    """As float32, with zero for unknown ones; counts of 16 bits are all known."""
+    made = tokens.astype(np.float32)
+    if tokens.dtype != np.uint16:
+        made[tokens == UNKNOWN_TOKENS] = 0
+    return made

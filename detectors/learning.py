@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from detectors import baseline, ranks
 from detectors.model import PoolModel
 from detectors.rows import Rows
+from detectors.runs import run_starts, sum_into
 from detectors.state import SLIS, BankState
 
 __all__ = ["Residuals", "Tally", "graduate", "locate", "tally"]
@@ -55,14 +56,15 @@ def tally(model: PoolModel, rows: Rows, offset: NDArray[np.float32], m: int) -> 
         codes[:, part], measured[:, part] = model.codes(rows.take(part), offset[:, 1:m])
         at, who = places[part], node[part]
         bins = model.bins(codes[:, part], measured[:, part], at)
+        starts, first_bin = run_starts(who), who.astype(np.int32) * ranks.BINS
         for sli in range(SLIS):
-            bin_of, off = bins[sli], codes[sli, part] - model.centre[sli][at]
-            usable = bin_of != ranks.UNKNOWN_BIN
-            rows_of = who
+            bin_of, off = bins[sli], codes[sli, part] - np.take(model.centre[sli], at)
+            cell, usable = first_bin + bin_of, bin_of != ranks.UNKNOWN_BIN
             if not usable.all():
-                rows_of, bin_of, off = who[usable], bin_of[usable], off[usable]
-            counts[sli] += np.bincount(rows_of * ranks.BINS + bin_of, minlength=m * ranks.BINS)
-            sums[sli] += np.bincount(rows_of, weights=off, minlength=m).astype(np.int64)
+                cell = cell[usable]
+                off[~usable] = 0
+            counts[sli] += np.bincount(cell, minlength=m * ranks.BINS)
+            sum_into(sums[sli], who, off, starts)
     strata = len(model.row_of)
     mix = np.bincount(node * strata + rows.stratum, minlength=m * strata).reshape(m, strata)
     by_bin = counts.reshape(SLIS, m, ranks.BINS).astype(np.float32)

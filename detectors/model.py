@@ -123,7 +123,7 @@ class PoolModel:
             logs[~measured] = 1.0
         np.log2(logs, out=logs)
         logs -= self.expected(rows)
-        logs -= offset_log2[:, rows.node]
+        logs -= np.take(offset_log2, rows.node, axis=1)
         return ranks.code_of(logs, self.per_octave), measured
 
     def places(self, stratum: NDArray[np.uint8]) -> NDArray[np.intp]:
@@ -142,16 +142,25 @@ class PoolModel:
                     grown[:, :rows] = array
         return self.row_of[stratum].astype(np.intp)
 
-    def observe(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> None:
-        """Counts residuals into the running block."""
+    def observe(
+        self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp],
+        leave_out: NDArray[np.bool_] | None = None,
+    ) -> None:  # fmt: skip
+        """Counts residuals into the running block, but for the requests to be left out, bool (n,)."""
+        if leave_out is not None:
+            places = np.where(leave_out, self.known.shape[1], places)
         self.pending[0] += self._count(codes, measured, places)
 
     def _count(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Counts by place and code, (4, R, CODES); requests at a place beyond the tables count nowhere."""
         rows = self.known.shape[1]
-        key = places * CODES + codes
-        known = [key[sli] if measured[sli].all() else key[sli][measured[sli]] for sli in range(SLIS)]
-        parts = [np.bincount(some, minlength=rows * CODES) for some in known]
-        return np.stack(parts).reshape(SLIS, rows, CODES).astype(np.float32)
+        start, counts = (places * CODES).astype(np.int32), np.zeros((SLIS, rows * CODES), np.int64)
+        for sli in range(SLIS):
+            key = start + codes[sli]
+            if not measured[sli].all():
+                key = key[measured[sli]]
+            counts[sli] = np.bincount(key, minlength=rows * CODES)[: rows * CODES]
+        return counts.reshape(SLIS, rows, CODES).astype(np.float32)
 
     def turn(self, keep: float, drop: NDArray[np.bool_]) -> bool:
         """A block is over: the one before it is learned, unless the pool was in trouble. True when something was learned.
@@ -211,7 +220,7 @@ class PoolModel:
         """Rank bin of each latency, (4, n); UNKNOWN_BIN where it cannot testify."""
         flat = self.table.reshape(SLIS, -1)
         out = np.empty(codes.shape, np.uint8)
-        start = places * CODES
+        start = (places * CODES).astype(np.int32)
         for sli in range(SLIS):
             np.take(flat[sli], start + codes[sli], out=out[sli])
         if not measured.all():

@@ -20,16 +20,16 @@ class Rows:
     Attributes:
         node: Index of the node, uint32 (n,).
         latency_s: Seconds, float32 (4, n), NaN where unknown.
-        tokens: Prompt tokens that had to be computed, uint32 (n,).
-        output: Output tokens, uint32 (n,).
+        tokens: Prompt tokens that had to be computed, uint32 (n,), or uint16 where all are known and fit.
+        output: Output tokens, the same.
         stratum: uint8 (n,).
         slot: Tick, int64 (n,).
     """
 
     node: NDArray[np.uint32]
     latency_s: NDArray[np.float32]
-    tokens: NDArray[np.uint32]
-    output: NDArray[np.uint32]
+    tokens: NDArray[np.unsignedinteger[Any]]
+    output: NDArray[np.unsignedinteger[Any]]
     stratum: NDArray[np.uint8]
     slot: NDArray[np.int64]
 

@@ -90,11 +90,9 @@ class _WireFrame(msgspec.Struct, kw_only=True):
 _decoder = msgspec.msgpack.Decoder(_WireFrame)
 _encoder = msgspec.msgpack.Encoder()
 
-# What absent columns read as; slices of them cost nothing, and nobody can write to them.
-_ZEROS, _NO = np.zeros(MAX_ROWS, np.uint32), np.zeros(MAX_ROWS, np.bool_)
-_UNKNOWN, _SAYS_NOTHING = np.full(MAX_ROWS, UNKNOWN_TOKENS, np.uint32), np.full(MAX_ROWS, -1, np.int8)
-for _constant in (_ZEROS, _NO, _UNKNOWN, _SAYS_NOTHING):
-    _constant.flags.writeable = False
+# What absent columns read as: one value with a stride of zero. Slices cost nothing, and nobody can write to them.
+_ZEROS, _UNKNOWN = (np.broadcast_to(value, MAX_ROWS) for value in (np.uint32(0), UNKNOWN_TOKENS))
+_NO, _SAYS_NOTHING = np.broadcast_to(np.False_, MAX_ROWS), np.broadcast_to(np.int8(-1), MAX_ROWS)
 _NAN_BYTES = np.full(MAX_ROWS, np.nan, "<f4").tobytes()
 
 _UINT_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens", "batch_size")

@@ -18,6 +18,7 @@ from schemas.policy_file import load_policy
 from streams.clock_step import end_when_set_back
 from streams.logs import LogFormat, configure_logs
 from streams.settings import Settings, load_settings
+from streams.worker.malloc import keep_little
 from streams.worker.policy_factory import PolicyFactory
 from streams.worker.process import ROLES, WorkerProcess
 
@@ -42,6 +43,7 @@ def run(
     """
     if role not in (*ROLES, "all"):
         raise ConfigError(f"worker {role}: there is no such role, say judge, archive or all")
+    keep_little()
     configure_logs(log_level, log_format)
     _hush(log_level)
     settings = load_settings(kafka_bootstrap=bootstrap)

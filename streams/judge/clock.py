@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.runs import raise_to, run_starts
+
 __all__ = ["FUTURE_NS", "Taken", "VoteClock"]
 
 FUTURE_NS = 600 * 10**9
@@ -242,15 +244,14 @@ class VoteClock:
             node, ts_ns = node[~skip], ts_ns[~skip]
         if len(node) == 0:
             return
-        top = np.full(len(self.high), _NEVER)
-        np.maximum.at(top, node, ts_ns)
-        below = ts_ns < top[node]
-        second = np.full(len(self.high), _NEVER)
-        np.maximum.at(second, node[below], ts_ns[below])
+        starts = run_starts(node)
+        top, second = np.full(len(self.high), _NEVER), np.full(len(self.high), _NEVER)
+        raise_to(top, node, ts_ns, starts)
+        raise_to(second, node, np.where(ts_ns < np.take(top, node), ts_ns, _NEVER), starts)
         rest = np.where(top == self.high, _NEVER, np.minimum(top, self.high))
         self.mark = np.maximum(np.maximum(self.mark, second), rest)
         self.high = np.maximum(self.high, top)
-        self.heard[node] = True
+        self.heard[node if starts is None else node[starts]] = True
 
     def _vote(self, marks: NDArray[np.int64]) -> int:
         # Nodes heard only once have no watermark yet; they count, else the first node to have one would be alone.

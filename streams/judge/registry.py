@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streams.judge.columns import constant
+
 __all__ = ["MAX_NODES", "UNKNOWN", "Registry"]
 
 MAX_NODES = 20_000
@@ -55,6 +57,8 @@ class Registry:
 
     def of_rows(self, names: Sequence[str], node: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Numbers of rows: `node` indexes `names`."""
+        if len(names) == 1:
+            return constant(np.uint32(self.number(names[0])), len(node))
         table = np.array([self.number(name) for name in names], np.uint32)
         return table[node]
 

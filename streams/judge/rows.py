@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from schemas.batch import NO_CODE, RequestBatch
 from schemas.scopes import SESSION_BUCKETS
 from streams.framing import stable_key
+from streams.judge.columns import constant, is_constant, join
 
 __all__ = ["Rows", "adapter_keys"]
 
+_BUCKETS = np.uint32(SESSION_BUCKETS)
 _COLUMNS: dict[str, type[np.generic]] = {
     "node": np.uint32,
     "ts_ns": np.int64,
@@ -66,7 +68,11 @@ class Rows:
         tenant_no: NDArray[np.uint16],
     ) -> Rows:  # fmt: skip
         """Rows of `batch` with the pool's numbers of nodes, adapters and tenants."""
-        session = np.where(batch.session == 0, SESSION_BUCKETS, batch.session % SESSION_BUCKETS).astype(np.uint16)
+        if is_constant(batch.session) and batch.session[0] == 0:
+            session = constant(np.uint16(SESSION_BUCKETS), len(batch))
+        else:
+            session = (batch.session % _BUCKETS).astype(np.uint16)
+            session[batch.session == 0] = SESSION_BUCKETS
         return cls(
             node, batch.ts_ns, batch.outcome, batch.prompt_tokens, batch.cached_tokens, batch.output_tokens, adapter_key,
             adapter_no, tenant_no, session, batch.probe, batch.kv_mismatch, batch.latency_s,
@@ -77,7 +83,7 @@ class Rows:
         """All rows of `parts`, in order."""
         if len(parts) == 1:
             return parts[0]
-        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+        columns = {name: join([getattr(part, name) for part in parts]) for name in _COLUMNS}
         return cls(**columns, latency_s=np.concatenate([part.latency_s for part in parts], axis=1))
 
     def dump(self) -> dict[str, bytes]:
@@ -94,7 +100,7 @@ class Rows:
 def adapter_keys(batch: RequestBatch, cache: dict[str, int]) -> NDArray[np.uint32]:
     """Stable key of the adapter of each row, uint32 (n,); 0 where there is none."""
     if not batch.adapters:
-        return np.zeros(len(batch), np.uint32)
+        return constant(np.uint32(0), len(batch))
     if len(cache) > 100_000:
         cache.clear()
     table = np.zeros(len(batch.adapters) + 1, np.uint32)

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.runs import raise_to, run_starts
 from schemas.batch import LATENCY_SLIS
 from schemas.outcome import COUNTS_AGAINST_NODE, Outcome
 from schemas.policy import PoolPolicy
+from streams.judge.columns import constant
 from streams.judge.rows import Rows
 from streams.judge.scopes.covered import Covered
 
@@ -233,22 +235,26 @@ class Slots:
         failed = against | over
         blank = ok & (rows.output_tokens == 0)
         counted = ok | against
-        slot.counts[ASKED] += np.bincount(node, minlength=n)
+        asked = np.bincount(node, minlength=n)
+        slot.counts[ASKED] += asked
         all_ok = bool(ok.all())
-        slot.counts[TOTAL] += np.bincount(node if all_ok else node[counted], minlength=n)
+        slot.counts[TOTAL] += asked if all_ok else np.bincount(node[counted], minlength=n)
         contrary = rows.latency_s[_TTFT] > rows.latency_s[_E2E] * _ROUNDING[0] + _ROUNDING[1]  # False where one is unknown
         for row, mask in ((ERRORS, against), (FAILURES, failed), (KV, rows.kv_mismatch), (PROBES_EXPLICIT, rows.probe >= 1),
                           (CONTRARY, contrary), (EMPTY, blank)):  # fmt: skip
             if mask.any():
                 slot.counts[row] += np.bincount(node[mask], minlength=n)
-        np.maximum.at(slot.asked_ns, node, rows.ts_ns)
-        np.maximum.at(slot.served_ns, node if all_ok else node[ok], rows.ts_ns if all_ok else rows.ts_ns[ok])
+        starts = run_starts(node)
+        raise_to(slot.asked_ns, node, rows.ts_ns, starts)
+        raise_to(slot.served_ns, node, rows.ts_ns if all_ok else np.where(ok, rows.ts_ns, _NEVER), starts)
         if self.keep_all or watched.any():
             keep = counted if self.keep_all else counted & watched[node]
             if keep.any():
                 bad = np.where(failed, _BAD, np.where(blank, _BLANK, _GOOD)).astype(np.uint8)
                 slot.raw.append((rows.ts_ns[keep], node[keep], bad[keep], np.maximum(rows.probe[keep], 0)))
-        slot.covered.append(Covered.of(rows, ok, against, failed))
+        if all_ok:
+            ok, against = constant(np.True_, len(rows)), constant(np.False_, len(rows))
+        slot.covered.append(Covered.of(rows, ok, against, failed if failed.any() else constant(np.False_, len(rows))))
         self._ingest(number, rows if all_ok else rows.take(ok))
 
     def dump(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 _CHUNK = 64  # frames fed at once: long enough to be cheap per frame, short enough to let other tasks run
 _MAX_FAILURES = 3
-_WRITING, _WRITING_SHARE = 2, 8  # snapshots written at once, two or an eighth of the partitions: each is a copy of the state
+_WRITING, _WRITING_SHARE = 1, 16  # snapshots written at once, one or a sixteenth of the partitions: each is a copy of the state
 
 
 @dataclass(frozen=True)

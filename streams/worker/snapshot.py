@@ -12,8 +12,9 @@ highest (epoch, next_offset), so what a former owner still writes is passed over
 from __future__ import annotations
 
 import hashlib
+import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ __all__ = ["MAX_PART_BYTES", "Snapshot", "choose", "decode", "pack", "to_records
 MAX_PART_BYTES = 900_000
 """Fits the default message size of brokers and clients (1 MB)."""
 _LEVEL = 1
+_PIECE_BYTES = 1 << 20
 _HEADER = "slodrift.snapshot"
 
 
@@ -78,7 +80,26 @@ _manifest_decoder = msgspec.json.Decoder(_Manifest)
 
 def pack(snapshot: Snapshot) -> bytes:
     """Compressed bytes; a few milliseconds per megabyte, so call it in a thread."""
-    return zstd.compress(_encoder.encode(snapshot), _LEVEL)
+    squeeze = zstd.ZstdCompressor(level=_LEVEL)
+    squeezed = [squeeze.compress(piece) for piece in _pieces(snapshot)]
+    return b"".join([*squeezed, squeeze.flush()])
+
+
+def _pieces(snapshot: Snapshot) -> Iterator[bytes | memoryview]:
+    """The snapshot as MessagePack, in pieces: the pools' states are most of it, and are not copied once more."""
+    names = snapshot.__struct_fields__
+    yield bytes([0x80 | len(names)])  # a map of fewer than 16 entries
+    for name in names:
+        yield _encoder.encode(name)
+        if name != "pools":
+            yield _encoder.encode(getattr(snapshot, name))
+            continue
+        yield b"\xdf" + struct.pack(">I", len(snapshot.pools))
+        for pool, state in snapshot.pools.items():
+            yield _encoder.encode(pool) + b"\xc6" + struct.pack(">I", len(state))
+            view = memoryview(state)
+            for start in range(0, len(state), _PIECE_BYTES):  # compressors buffer what they are given at once
+                yield view[start : start + _PIECE_BYTES]
 
 
 def decode(packed: bytes) -> Snapshot:

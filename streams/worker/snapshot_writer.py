@@ -31,12 +31,13 @@ class SnapshotWriter:
         self._max_part_bytes = max_part_bytes
 
     async def write(self, partition: int, state: snapshot.Snapshot, slot: int) -> bytes:
-        """Append `state`; when this returns it is durable. Returns it as `snapshot.pack` makes it.
+        """Append `state`, which loses its pools; when this returns it is durable. Returns it as `snapshot.pack` makes it.
 
         Raises:
             SinkRejected: The topic takes no message of any size.
         """
         packed = await asyncio.to_thread(snapshot.pack, state)
+        state.pools = {}  # as large as all that the judge knows, and packed now
         while True:
             try:
                 await self._append(partition, snapshot.to_records(partition, state, packed, slot, self._max_part_bytes))

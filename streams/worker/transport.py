@@ -37,7 +37,7 @@ from streams.worker.ledger import CommitLedger
 __all__ = ["BatchConsumer", "BatchTransport", "check_faust"]
 
 _FAUST_SERIES = "0.15."
-_MAX_IN_FLIGHT_BYTES = 64 * 1024 * 1024
+_MAX_IN_FLIGHT_BYTES = 16 * 1024 * 1024
 
 log = structlog.get_logger(__name__)
 

@@ -30,7 +30,7 @@ from streams.judge.scopes.covered import NO_PROMPT, Covered
 from streams.judge.scopes.names import Names
 from streams.judge.scopes.window import ALL, ERRORS, FAILED, MAX_GROUPS, TOTAL, ClassWindow
 
-__all__ = ["ADAPTERS", "KINDS", "SEATS", "TENANTS", "ClassCase", "Classes"]
+__all__ = ["ADAPTERS", "KINDS", "NO_TICK", "SEATS", "TENANTS", "ClassCase", "Classes"]
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -41,6 +41,7 @@ ADAPTERS = slice(len(PROMPT_CLASSES), len(PROMPT_CLASSES) + SEATS)
 TENANTS = slice(ADAPTERS.stop, ADAPTERS.stop + SEATS)
 KINDS = (slice(0, len(PROMPT_CLASSES)), ADAPTERS, TENANTS)
 CLASS_SHIFT_NATS = 0.1  # 10 % slower than its size explains
+NO_TICK = Covered.concat([]), np.zeros((3, 0), np.uint8)
 _LEAST_TIMED = 5  # latencies before a shift is believed
 
 
@@ -93,7 +94,7 @@ class Classes:
         self.silent = np.zeros(MAX_CLASSES, np.int64)  # requests of ticks without a failure, not learnt yet
         self.timed: tuple[Ints, Ints] | None = None  # residual sums and counts by SLI, class and node since suspicion began
         self.slis = [LATENCY_SLIS.index(name) for name in sorted(policy.slo)]
-        self.tick = (Covered.concat([]), np.zeros((3, 0), np.int64))
+        self.tick = NO_TICK
 
     def subject(self, index: int) -> str:
         """Subject of a class; "" for a free seat."""
@@ -121,8 +122,9 @@ class Classes:
             away: Subjects that are not closed: they keep their seats.
         """
         self.window.grow(n_nodes)
-        classes = np.full((3, len(covered)), ALL, np.int64)
-        classes[0] = np.where(covered.prompt == NO_PROMPT, ALL, covered.prompt)
+        classes = np.full((3, len(covered)), ALL, np.uint8)
+        classes[0] = np.where(covered.prompt == NO_PROMPT, np.uint8(ALL), covered.prompt)
+        used = [0]
         for row, kind, names, numbers, first in (
             (1, "adapter", self.adapters, covered.adapter, ADAPTERS.start),
             (2, "tenant", self.tenants, covered.tenant, TENANTS.start),
@@ -133,9 +135,12 @@ class Classes:
             self._forget([first + place for place in changed])
             mine = seat[numbers]
             classes[row] = np.where(mine < 0, ALL, first + mine)
+            used.append(row)
         self.tick = covered, classes
         groups = self.window.groups
-        group = covered.node.astype(np.int64) % MAX_GROUPS
+        group = covered.node.astype(np.int32)
+        if n_nodes > MAX_GROUPS:
+            group %= MAX_GROUPS
         cells = (ALL + 1) * groups
         counts = np.empty((3, ALL + 1, groups), np.int64)
         for at, rows in ((TOTAL, None), (ERRORS, covered.error), (FAILED, covered.failed)):
@@ -144,7 +149,8 @@ class Classes:
                 continue
             g = group if rows is None else group[rows]
             flat = np.zeros(cells, np.int64)
-            for kind_of in classes if rows is None else classes[:, rows]:
+            for row in used:  # what is in no class is counted below
+                kind_of = (classes[row] if rows is None else classes[row][rows]).astype(np.int32)
                 flat += np.bincount(kind_of * groups + g, minlength=cells)
             counts[at] = flat.reshape(ALL + 1, groups)
             counts[at, ALL] = np.bincount(g, minlength=groups)
@@ -244,14 +250,14 @@ class Classes:
                 for part in self.timed:
                     part[:, classes] = 0
 
-    def _time(self, covered: Covered, classes: Ints, group: Ints, bank: SeriesBank, slot: int) -> None:
+    def _time(self, covered: Covered, classes: NDArray[np.uint8], group: NDArray[np.int32], bank: SeriesBank, slot: int) -> None:
         """How late each class was, while one of them is under suspicion or about to be: it costs as much as all the rest."""
         rates = (self.error_rates, self.failure_rates)
         if not (self.breach.any() or any((r.log_sr > 0.5 * r.log_threshold).any() for r in rates)):
             return
         groups, ok = self.window.groups, covered.ok
-        codes = [np.where(kind < ALL, kind * groups + group, -1)[ok] for kind in classes]
-        found = class_residuals(bank, slot, [*codes, (ALL * groups + group)[ok]], (ALL + 1) * groups)
+        codes = [np.where(kind < ALL, kind.astype(np.int64) * groups + group, -1)[ok] for kind in classes]
+        found = class_residuals(bank, slot, [*codes, (ALL * groups + group)[ok].astype(np.int64)], (ALL + 1) * groups)
         if found is None:
             return
         sums, counts = (part.reshape(len(LATENCY_SLIS), ALL + 1, groups) for part in found)

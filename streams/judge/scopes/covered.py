@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from schemas.batch import UNKNOWN_TOKENS
 from schemas.scopes import PROMPT_CLASSES
+from streams.judge.columns import join
 from streams.judge.rows import Rows
 
 __all__ = ["NO_PROMPT", "Covered"]
@@ -73,7 +74,7 @@ class Covered:
             return parts[0]
         if not parts:
             return cls(**{name: np.zeros(0, dtype) for name, dtype in _COLUMNS.items()})
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS})
+        return cls(**{name: join([getattr(part, name) for part in parts]) for name in _COLUMNS})
 
     def take(self, rows: Bools) -> Covered:
         """The chosen rows."""

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streams.judge.columns import constant
+
 __all__ = ["IDLE_S", "MAX_NAMES", "Names"]
 
 MAX_NAMES = 4096
@@ -45,7 +47,7 @@ class Names:
             codes: Index into it, `NO_CODE` where absent, (n,).
         """
         if not words:
-            return np.zeros(len(codes), np.uint16)
+            return constant(np.uint16(0), len(codes))
         table = np.zeros(len(words) + 1, np.uint16)
         for i, word in enumerate(words):
             number = self.numbers.get(word)

@@ -19,7 +19,7 @@ from streams.judge.reasons import digits
 from streams.judge.rules import Case
 from streams.judge.scopes.breakers import Issue, ScopeBreakers, Wanted
 from streams.judge.scopes.causes import lora_switch
-from streams.judge.scopes.classes import ADAPTERS, KINDS, ClassCase, Classes
+from streams.judge.scopes.classes import ADAPTERS, KINDS, NO_TICK, ClassCase, Classes
 from streams.judge.scopes.covered import Covered
 from streams.judge.scopes.pool import pool_wanted
 from streams.judge.scopes.sessions import SessionCase, Sessions
@@ -138,6 +138,7 @@ class Scopes:
             opened, held = self.breakers["pool"].open(t_s, [] if self.breakers["pool"].away(POOL_SUBJECT) else [pool])
             acted.decisions += opened
             acted.capped |= held
+        self.classes.tick = NO_TICK  # as many rows as the tick had requests
         return acted
 
     def skip(self) -> None:
