@@ -254,7 +254,9 @@ class World:
                 assert now.state != "OPEN", f"I3: {name} is open beyond its end"
             probed_s = tick.t - was.since_s
             if was.state == "HALF_OPEN" and name in tick.good_probes - tick.bad_probes and was.probes_bad == 0 and probed_s >= 15:
-                assert now.state == "CLOSED", f"I3: {name} was not closed"
+                assert now.state == "CLOSED" or now.ramp == was.ramp + 1, f"I3: {name} did not get its traffic back"
+            if was.state == "HALF_OPEN" and now.state == "CLOSED":
+                assert was.ramp == len(POLICY.breaker.close_ramp), f"{name} closed without its ramp"
         for decision in out.decisions:
             if decision.state in ("OPEN", "HALF_OPEN"):
                 assert decision.not_after is not None, "I4: no end"
