@@ -156,7 +156,9 @@ def test_a_healthy_pool_is_left_alone(kit: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "traffic", [{}, {"one_of": 7, "nodes": 5, "rate": 6.0}, {"nodes": 16, "rate": 2.0}], ids=["few", "most requests", "many nodes"]
+    "traffic",
+    [{}, {"one_of": 7, "nodes": 5, "rate": 6.0}, {"nodes": 16, "rate": 2.0}],
+    ids=["few", "most requests", "many nodes"],
 )
 def test_most_adapters_slow_together_are_the_switching(kit: Any, traffic: dict[str, Any]) -> None:
     made = decorated(kit, lambda batch, after: slower(batch, after & (batch.adapter != NO_CODE)), seconds=730.0, **traffic)
