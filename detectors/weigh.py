@@ -15,7 +15,7 @@ from schemas.policy import Detection
 
 __all__ = ["Alarms", "weigh", "weigh_mix"]
 
-_CHUNK = 1024
+_CHUNK = 4096
 _CAP_NATS = 8.0
 """The statistics are kept at most this far above the threshold, so that a cleared fault is forgotten within a tick or two."""
 
