@@ -41,6 +41,8 @@ class Host:
         name: Of the host.
         proxy: Between it and Redis.
         seen: Every change it was told of.
+        reached: When it was first found at a version: (time, pool, version). `on_change` tells changes of state alone, and a host
+            that passes over HALF_OPEN between two polls has none to tell.
         faults: What it should never have seen: more open than the cap, a version that went back.
     """
 
@@ -51,6 +53,7 @@ class Host:
     public_key: bytes | None
     names: Sequence[str] = ()
     seen: list[Sighting] = field(default_factory=list)
+    reached: list[tuple[float, str, tuple[int, int, int]]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     client: BreakerClient | None = None
     _newest: dict[str, tuple[Any, int]] = field(default_factory=dict)
@@ -90,9 +93,11 @@ class Host:
                 self.faults.append(f"{self.name}: {pool.n_blocked} nodes of {name} blocked at once")
             if pool.version is None:
                 continue
-            version = (pool.version, pool.hb)
-            if version < self._newest.get(name, ((0, 0, 0), -1)):
-                self.faults.append(f"{self.name}: {name} went back from {self._newest[name]} to {version}")
+            version, before = (pool.version, pool.hb), self._newest.get(name, ((0, 0, 0), -1))
+            if version < before:
+                self.faults.append(f"{self.name}: {name} went back from {before} to {version}")
+            if version[0] > before[0]:
+                self.reached.append((time.time(), name, version[0]))
             self._newest[name] = version
 
     def believes(self, pool: str) -> dict[str, str]:

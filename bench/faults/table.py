@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from rich.console import Console
@@ -23,7 +23,7 @@ from bench.faults import (
     rows_workers,
 )
 from bench.faults.case import Case, Result, play
-from bench.faults.closing import close
+from bench.faults.closing import close, settle
 from bench.faults.registry import FAULTS, Fault
 from bench.faults.site import Failed, Site
 from schemas.errors import SlodriftError
@@ -88,6 +88,8 @@ def _one(site: Site, fault: Fault) -> Result:
         result = _result(fault, case, exc, time.monotonic() - began)
         print(site.said(), file=sys.stderr)
         site.heal()
+        with suppress(Failed):
+            settle(site)  # what is left over is no fault of the next row
     _say(result)
     return result
 
