@@ -55,6 +55,13 @@ def test_everything_survives_the_round_trip() -> None:
     assert decode(pack(snapshot)) == snapshot
 
 
+@pytest.mark.parametrize("sizes", [[], [0], [5, 3_500_000], [1 << 20, (1 << 20) + 1]])
+def test_packed_in_pieces_is_the_same_message(sizes: list[int]) -> None:
+    snapshot = state(2, 30)
+    snapshot.pools = {f"pool-{i}": os.urandom(size) for i, size in enumerate(sizes)}
+    assert decode(pack(snapshot)) == snapshot
+
+
 def test_small_snapshot_is_one_record_that_replaces_the_one_before() -> None:
     (first,), (second,) = messages(state(1, 10), 0), messages(state(1, 20), 1)
     assert first.key() == second.key() == b"4"
