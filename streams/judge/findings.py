@@ -186,6 +186,16 @@ class Findings:
             key = ("telemetry_fault", index[name], "clock")
             self._hold(t_s, key, "telemetry_fault", name, {"why": "timestamps late or ahead", "refused": refused}, ticks=1)
 
+    def odd_units(self, t_s: float, tick: BankTick, odd: NDArray[np.bool_], names: list[str]) -> None:
+        """Nodes whose latencies cannot be true: their unit changed, not their service."""
+        for node in np.flatnonzero(odd).tolist():
+            s = int(np.nan_to_num(tick.p999_s[node] / tick.threshold_s[node], nan=-1.0).argmax())
+            evidence = {
+                "why": "unit or clock", "series": LATENCY_SLIS[s], "p999_s": _digits(tick.p999_s[node, s]),
+                "threshold_s": _digits(tick.threshold_s[node, s]),
+            }  # fmt: skip
+            self._hold(t_s, ("telemetry_fault", node, "unit"), "telemetry_fault", names[node], evidence, ticks=1)
+
     def contrary(self, t_s: float, node: int, name: str, requests: int, of: int) -> None:
         """A node that says of many requests that their first token came after their end: units or clocks are mixed up."""
         evidence = {"why": "ttft_s above e2e_s", "requests": requests, "of": of}

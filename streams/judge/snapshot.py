@@ -58,6 +58,7 @@ def dump_judge(judge: PoolJudge) -> bytes:
         "urgent": None if judge.urgent is None else judge.urgent.dump(),
         "eligible": ticker.eligible.tobytes(),
         "scopes": ticker.scopes.dump(),
+        "units": ticker.units.dump(),
         "findings": ticker.findings.dump(),
         "extra": None if ticker.extra is None else ticker.extra.dump(),
         "voice": [ticker.voice.said.tobytes(), ticker.voice.said_s.tobytes()],
@@ -110,6 +111,7 @@ def load_judge(raw: bytes, make: Callable[[str], PoolJudge]) -> PoolJudge:
         judge.urgent.load(state.get("urgent"))
     ticker.eligible = np.frombuffer(state.get("eligible", b""), np.bool_).copy()
     ticker.scopes.load(state["scopes"], with_windows=state["window"] == ticker.rules.window.length)
+    ticker.units.load(state.get("units"), n)
     ticker.findings.load(state["findings"])
     if ticker.extra is not None:
         ticker.extra.load(state.get("extra"), n)

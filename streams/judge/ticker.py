@@ -26,6 +26,7 @@ from streams.judge.rules import Case, Rules
 from streams.judge.scopes.scopes import Scopes
 from streams.judge.slots import ASKED, CONTRARY, EMPTY, ERRORS, FAILURES, KV, PROBES_EXPLICIT, TOTAL, Slot
 from streams.judge.status import TickWindows, Voice, status_codes
+from streams.judge.units import Units
 
 __all__ = ["Ticker"]
 
@@ -67,6 +68,7 @@ class Ticker:
         self.breakers = Breakers(pool, policy, policy_version, epoch, generation)
         self.scopes = Scopes(policy, self.breakers.issue)
         self.findings = Findings(pool, policy)
+        self.units = Units(policy.tick_s)
         self.voice = Voice(pool, policy)
         self.extra = ExtraDetectors(policy) if detection.extra else None
         self.seen = np.empty((0, 4), np.bool_)
@@ -81,7 +83,7 @@ class Ticker:
         more = n - len(self.few)
         for _ in range(more):
             self.bank.add_node()
-        for part in (self.errors, self.contract, self.empties, self.health, self.rules, self.breakers, self.voice):
+        for part in (self.errors, self.contract, self.empties, self.health, self.rules, self.breakers, self.units, self.voice):
             part.grow(n)
         if self.extra is not None:
             self.extra.grow(n)
@@ -140,6 +142,7 @@ class Ticker:
         if self.extra is not None:
             self.extra.tick(slot, waiting(self.bank, slot_number))
         self.scopes.take(t_s, slot.covered, len(names), self.bank, slot_number)
+        medians_s = self.units.medians_s(self.bank, slot_number, self.rules.breach)
         tick = self.bank.close(slot_number, hold)
         case = self.rules.judge(slot, tick, error_alarm, contract_alarm, empty_alarm, state, eligible)
         if slot.counts[PROBES_EXPLICIT].any():
@@ -148,7 +151,9 @@ class Ticker:
         if policy.inventory is not None:
             n_known = max(n_known, len(policy.inventory))
         explained = self.scopes.judge(case, case.errors, breakers.caps.cause == "correlated")
-        case.wanted &= ~explained | case.hard
+        odd = self.units.judge(t_s, tick, np.asarray(case.series_alarm.any(axis=1)), medians_s)
+        case.wanted &= ~(explained | odd) | case.hard
+        case.bad &= ~odd | case.hard
         slot.settle(self.empties.base_ratio() <= 2 * EMPTY_RATIO)
         acted = breakers.act(t_s, case, slot, tick, self.health.fatal_s, state, n_known, names, rank, self.registry.seats)
         more = self.scopes.act(t_s, case, tick, eligible, n_known, explained, breakers.caps.cause, acted.orders)
@@ -193,6 +198,10 @@ class Ticker:
 
     def _tell(self, t_s: float, slot: Slot, tick: BankTick, case: Case, capped: dict[int, str], fresh: tuple[int, int]) -> None:
         findings, names, rank = self.findings, self.registry.names, self.registry.rank
+        if self.units.odd.any():
+            findings.odd_units(t_s, tick, self.units.odd, names)
+            case.own &= ~self.units.odd[:, None]
+            case.shared |= self.units.odd[:, None]  # not told as the node's drift
         findings.drift(t_s, tick, case, self.deploys, names, rank, fresh[0])
         findings.long_drifts(t_s, tick, case, names)
         cause = self.breakers.caps.cause
