@@ -7,6 +7,7 @@ node. Unknown is not refused: NaN latencies and `UNKNOWN_TOKENS` pass.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,30 +86,38 @@ def _plain(batch: RequestBatch) -> bool:
 
     The bits of float32 numbers from 0 on are in their order; those of negative numbers, infinity and NaN are beyond.
     """
-    least, most = np.minimum.reduce, np.maximum.reduce
     if not len(batch) or batch.latency_s.dtype != np.float32 or not batch.latency_s.flags.c_contiguous:
         return False
-    if most(batch.latency_s.view(np.uint32), axis=None) > _MAX_LATENCY_BITS:
+    if np.maximum.reduce(batch.latency_s.view(np.uint32), axis=None) > _MAX_LATENCY_BITS:
         out_of_range = batch.latency_s < 0
         out_of_range |= batch.latency_s > MAX_LATENCY_S
         if out_of_range.any():
             return False
     return bool(
-        least(batch.output_tokens) > 1
-        and most(batch.outcome) <= _MAX_OUTCOME
-        and least(batch.ts_ns) >= 0
-        and most(batch.ts_ns) < MAX_TS_NS
-        and most(batch.node) < len(batch.nodes)
+        _least(batch.output_tokens) > 1
+        and _most(batch.outcome) <= _MAX_OUTCOME
+        and _least(batch.ts_ns) >= 0
+        and _most(batch.ts_ns) < MAX_TS_NS
+        and _most(batch.node) < len(batch.nodes)
         and _within(batch.adapter, len(batch.adapters))
         and _within(batch.tenant, len(batch.tenants))
-        and least(batch.probe) >= -1
-        and most(batch.probe) <= MAX_HOST
+        and _least(batch.probe) >= -1
+        and _most(batch.probe) <= MAX_HOST
     )
+
+
+def _least(column: NDArray[Any]) -> Any:
+    """Smallest value; a column of one value with a stride of zero (one that a frame leaves out) is asked for that alone."""
+    return np.minimum.reduce(column) if column.strides[0] else column[0]
+
+
+def _most(column: NDArray[Any]) -> Any:
+    return np.maximum.reduce(column) if column.strides[0] else column[0]
 
 
 def _within(codes: NDArray[np.uint32], n_words: int) -> bool:
     """Whether all codes name one of the words, or none at all."""
-    if np.minimum.reduce(codes) == NO_CODE or np.maximum.reduce(codes) < n_words:
+    if _least(codes) == NO_CODE or _most(codes) < n_words:
         return True
     return not ((codes >= n_words) & (codes != NO_CODE)).any()
 
