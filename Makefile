@@ -31,13 +31,14 @@ model: $(VENV)/.dev
 mutants: $(VENV)/.dev
 	$(BIN)/python tests/model/mutants.py
 
-# Faults injected for real into the whole path (docs/reliability.md); ARGS="--quick", a group, or a part of a name.
+# Faults injected for real into the whole path (docs/reliability.md); ARGS="--quick", "--repeat 3", a group, or a part of a name.
 faults: $(VENV)/.dev
 	$(BIN)/python -m bench.faults $(ARGS)
 
-# 200 kills under load, then ClickHouse row for row; and how soon 50 hosts know.
+# 200 kills under load, then ClickHouse row for row; once more with the archive's default thinning; and how soon 50 hosts know.
 soak: $(VENV)/.dev
 	$(BIN)/python -m bench.faults.kills --kills 200
+	$(BIN)/python -m bench.faults.kills --kills 60 --quiet-s 60
 	$(BIN)/python -m bench.faults.visibility
 
 $(BIN)/pip:
