@@ -69,6 +69,9 @@ def report(
     shift = np.where(usable, shift, np.nan)
     peer = np.full((SLIS, m), np.nan)
     peer[:, 1:] = peers.shift_against_peers(shift[:, 1:], usable[:, 1:])
+    place = np.full((SLIS, m), np.nan)
+    usual = state.offset[:, 1:m].astype(np.float64) * np.log(2)
+    place[:, 1:] = peers.shift_against_peers(shift[:, 1:] + usual, usable[:, 1:])
     p999 = state.tail[:, :m]
     threshold = tail_threshold_s(state, m, terms)
     heavy = learned & _heavy(counts, n, derived.tail_limit[:, :m], terms)
@@ -85,6 +88,7 @@ def report(
         kl_service_nats=service,
         shift_nats=shift,
         peer_shift_nats=peer,
+        peer_place_nats=place,
         band_nats=derived.band[:, :m],
         log_evidence=alarms.log_evidence,
         log_threshold=np.full((SLIS, m), terms.log_a),

@@ -22,6 +22,7 @@ class BankTick:
             other two. The service part is that of the ranks of latencies within their strata.
         shift_nats: Mean shift of log-latency against the baseline, given each request's size; > 0 is slower.
         peer_shift_nats: The node's shift less the median shift of the other nodes with a baseline; NaN without any.
+        peer_place_nats: The same of where the nodes are, whatever is usual for each: what it has learnt in trouble counts, too.
         band_nats: Half-width of the tolerance band.
         log_evidence, log_threshold: log of the Shiryaev-Roberts statistic for a slowdown and the value at which it alarms.
         alarm, improved, mix_alarm: Calibrated alarms: slower, faster, another mix of requests (the node's, the same for all
@@ -46,6 +47,7 @@ class BankTick:
     kl_service_nats: NDArray[np.float64]
     shift_nats: NDArray[np.float64]
     peer_shift_nats: NDArray[np.float64]
+    peer_place_nats: NDArray[np.float64]
     band_nats: NDArray[np.float32]
     log_evidence: NDArray[np.float64]
     log_threshold: NDArray[np.float64]

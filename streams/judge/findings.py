@@ -29,6 +29,7 @@ __all__ = ["Findings"]
 
 FLEET_SHARE = 0.5  # of the comparable nodes in alarm: it is not the nodes
 PEER_DRIFT_NATS = math.log(1.3)  # a node that is so much slower against its peers than it used to be
+PEER_PLACE_NATS = math.log(1.5)  # a node that is so much slower than its peers, and always was
 UNIT_JUMP_NATS = math.log(100.0)  # tails of most nodes so far above their thresholds at once: a unit or a clock, no service
 Key = tuple[str, int, str]  # finding, node (-1: the pool), detail
 
@@ -70,6 +71,8 @@ class Findings:
             self._failing(t_s, case, deploys, names)
         if alarm.any() or case.error_own.any() or case.hard.any():
             self._nodes(t_s, tick, case, fleet, deploys, names, rank)
+        if case.worse.any():
+            self._from_birth(t_s, tick, case, names)
         if tick.improved.any():
             improved = tick.improved & (case.empty == 0)[:, None]  # to answer nothing is quick
             self._improved(t_s, improved, known, names)
@@ -279,6 +282,21 @@ class Findings:
             if deploy is not None:
                 evidence |= {"deploy": deploy.what, "deployed_s_ago": digits(t_s - deploy.t_s)}
             self._hold(t_s, key, word, names[node], evidence, ticks=1 if hard[node] else None)
+
+    def _from_birth(self, t_s: float, tick: BankTick, case: Case, names: list[str]) -> None:
+        """A node that was never better has learnt that, and its peers and the contract have not. It is told, not opened."""
+        with np.errstate(invalid="ignore"):
+            slow = case.known & (tick.peer_place_nats >= PEER_PLACE_NATS) & case.worse[:, None]
+        ticks = math.ceil(self.policy.detection.long_drift_s / self.policy.tick_s)
+        for node in np.flatnonzero(slow.any(axis=1)).tolist():
+            if any((word, node, "") in self._held for word in ("node_degradation", "deploy_regression")):
+                continue  # it is told, or about to be, for what it is accused of
+            s = int(np.where(slow[node], tick.peer_place_nats[node], -np.inf).argmax())
+            evidence = {
+                "requests": int(case.total[node]), "failures": int(case.failures[node]), "series": _names(slow[node]),
+                "slowdown": _digits(math.exp(min(float(tick.peer_place_nats[node, s]), 20.0))), "against": "peers",
+            }  # fmt: skip
+            self._hold(t_s, ("node_degradation", node, "peers"), "node_degradation", names[node], evidence, ticks=ticks)
 
     def _word(self, word: str, node: int, deployed: bool) -> str:
         """What began as a deploy's regression stays one when its watch is over."""

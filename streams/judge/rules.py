@@ -97,6 +97,7 @@ class Case:
         shared: Those whose peers moved too, whether these are in alarm yet or not, (N, 4).
         error_alarm: The error ratio rose; `error_own`: that of the peers did not. The same for answers without a token.
         empty: Answers without a token in the failure window, at nodes where they are failures; 0 elsewhere.
+        worse: Its users are hurt, and more often than those of its peers: the contract says so, whatever is usual, (N,).
         evidence: Evidence held long enough. `hurt`: users are hurt. `hard`: a hard fault.
         bad: Meets the open condition, whoever's fault it is. `wanted`: should be opened.
     """
@@ -111,6 +112,7 @@ class Case:
     error_alarm: Bools
     error_own: Bools
     empty: Ints
+    worse: Bools
     evidence: Bools
     hurt: Bools
     stalled: Bools
@@ -203,9 +205,10 @@ class Rules:
         stalled, foreign_kv = node_health.code == health.STALLED, kv > 0
         hard = (stalled | node_health.fatal | foreign_kv) & eligible
         meets = evidence & hurt & eligible
+        worse = contract_alarm & hurt & more & eligible
         wanted = hard | (meets & more & (own.any(axis=1) | error_own))
         return Case(
-            total.copy(), errors.copy(), failures.copy(), known, alarm, own, shared, error_alarm, error_own, empty,
+            total.copy(), errors.copy(), failures.copy(), known, alarm, own, shared, error_alarm, error_own, empty, worse,
             evidence, hurt, stalled, node_health.fatal, foreign_kv, hard, hard | meets, wanted,
         )  # fmt: skip
 

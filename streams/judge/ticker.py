@@ -201,6 +201,7 @@ class Ticker:
         if self.units.odd.any():
             findings.odd_units(t_s, tick, self.units.odd, names)
             case.own &= ~self.units.odd[:, None]
+            case.worse &= ~self.units.odd
             case.shared |= self.units.odd[:, None]  # not told as the node's drift
         findings.drift(t_s, tick, case, self.deploys, names, rank, fresh[0])
         findings.long_drifts(t_s, tick, case, names)

@@ -295,6 +295,15 @@ def test_failures_of_the_whole_fleet_are_told(judged: Judged, kit: Any, kind: st
     assert told[0].evidence["series"] == ["errors"]
 
 
+def test_a_node_that_is_slow_from_birth_is_told_and_not_opened(judged: Judged, kit: Any) -> None:
+    heard = judged(speed=[1.0, 4.0, 1.0, 1.0], policy=kit.policy(ttft_s=0.7), seconds=900.0)
+    assert heard.decisions == []
+    told = [f for f in heard.findings if f.finding == "node_degradation"]
+    assert [f.node for f in told] == ["gpu-01"]
+    assert told[0].evidence["against"] == "peers"
+    assert 3 < told[0].evidence["slowdown"] < 5
+
+
 def test_a_spent_error_budget_is_told_once(judged: Judged, kit: Any) -> None:
     heard = judged(rate=10.0, seconds=1500.0, faults=[kit.Fault("server_error", range(4), FAULT_AT, share=0.6)])
     burns = [f for f in heard.findings if f.finding == "slo_burn"]
