@@ -294,8 +294,14 @@ def _flapped(site: Site, case: Case) -> None:
         raise Failed(f"{len(trips)} trips, at {[round(d.t - T0_S) for d in trips]}")
 
 
-@fault(MORE, "flapping node", "40 s slow four times, each time soon after it was closed", "three trips in 10 minutes, the next one latches",
-       together=True, check=_flapped)  # fmt: skip
+@fault(
+    MORE,
+    "flapping node",
+    "40 s slow four times, each time soon after it was closed",
+    "three trips in 10 minutes, the next one latches",
+    together=True,
+    check=_flapped,
+)
 def flapper(site: Site, pool: str) -> Case:
     case, length_s = Case(pool), 900.0
     slow = [(SLOW, at, at + 40.0) for at in (120, 250, 420, 655)]  # half-open, a relapse would be no trip of its own
