@@ -59,13 +59,14 @@ class WorkerChild:
             threading.Thread(target=reader, daemon=True).start()
 
     def wait_ready(self, deadline_s: float = 30.0) -> list[int]:
-        """Wait until it has taken over its partitions; see `start`."""
+        """Wait until it has taken over its partitions; see `start`. Once it has, every call returns at once."""
         try:
             partitions = self._ready.get(timeout=deadline_s)
         except queue.Empty:
             raise SlodriftError(f"the worker is not ready after {deadline_s:g} s:\n{self.said}") from None
         if partitions is None:
             raise SlodriftError(f"the worker ended with code {self.wait()}:\n{self.said}")
+        self._ready.put(partitions)
         return partitions
 
     @property
