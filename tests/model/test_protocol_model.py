@@ -54,6 +54,7 @@ class Protocol(RuleBasedStateMachine):
         self.server.load_library()
         self.world = World(Server(self.server.client, self.server.keys), self.folder)
         self.orders: dict[str, tuple[str, float]] = {}
+        self.saved_poisoned = False
 
     # -- ordinary life
 
@@ -161,9 +162,11 @@ class Protocol(RuleBasedStateMachine):
     def redis_is_rolled_back(self, restore: bool) -> None:
         if restore:
             self.world.server.roll_back()
+            self.world.poisoned |= self.saved_poisoned  # what was forged is back as well
             self.world.look()
         else:
             self.world.server.save()
+            self.saved_poisoned = self.world.poisoned
 
     @rule()
     def head_expires(self) -> None:
