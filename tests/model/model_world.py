@@ -138,7 +138,7 @@ class World:
         path = None if host.folder is None else next(iter(host.folder.glob("*.slodrift")), None)
         saved_wall_s = None if path is None else saved_at(path)
         if path is not None and harm:
-            raw = path.read_bytes()
+            raw = path.read_bytes() or b"\0"  # it may have been cut to nothing before
             path.write_bytes(raw[: pick % len(raw)] if harm == "cut" else _flipped(raw, pick + 400))
             if harm == "gone":
                 path.unlink()
