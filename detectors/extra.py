@@ -19,7 +19,7 @@ from detectors.rows import Rows
 from detectors.state import SLIS
 from schemas.batch import UNKNOWN_TOKENS
 
-__all__ = ["CARRY", "RENEW", "Channels", "summaries", "waiting"]
+__all__ = ["CARRY", "RENEW", "Channels", "median_s", "summaries", "waiting"]
 
 CARRY, RENEW = 256, 1024
 _STAGGER = 61
@@ -156,16 +156,46 @@ def summaries(
     return out
 
 
+def median_s(node: NDArray[np.uint32], seconds: NDArray[np.float32], n: int) -> tuple[Floats, NDArray[np.int64]]:
+    """Lower median of a latency of each node, seconds (n,), NaN without any; and how many there are, (n,).
+
+    Args:
+        node: Index of the node of each request, (rows,).
+        seconds: Latency, NaN where unknown, (rows,).
+        n: Nodes.
+
+    >>> import numpy as np
+    >>> median_s(np.array([1, 1, 0, 1], np.uint32), np.array([3, 1, 7, 2], np.float32), 2)[0].tolist()
+    [7.0, 2.0]
+    """
+    _, values, count = _by_node(node, seconds, n)
+    out = np.full(n, np.nan)
+    out[count > 0] = values[_at(count, 0.5)]
+    return out, count
+
+
 def _logs(node: NDArray[np.uint32], seconds: NDArray[np.float32], n: int) -> tuple[Floats, Floats]:
     """Mean and 99th percentile of the log of a latency of each node, (n,); the same in whatever order rows came."""
-    known = np.isfinite(seconds)
-    order = np.lexsort((seconds[known], node[known]))
-    who = node[known][order]
-    logs = np.log(np.maximum(seconds[known][order].astype(np.float64), _FLOOR_S))
-    count = np.bincount(who, minlength=n)
+    who, values, count = _by_node(node, seconds, n)
+    logs = np.log(np.maximum(values, _FLOOR_S))
     mean, p99 = np.full(n, np.nan), np.full(n, np.nan)
     some = count > 0
     mean[some] = np.bincount(who, weights=logs, minlength=n)[some] / count[some]
-    rank = np.cumsum(count) - count + np.ceil(0.99 * count - 1e-9).astype(np.int64) - 1
-    p99[some] = logs[rank[some]]
+    p99[some] = logs[_at(count, 0.99)]
     return mean, p99
+
+
+def _by_node(
+    node: NDArray[np.uint32], seconds: NDArray[np.float32], n: int
+) -> tuple[NDArray[np.uint32], Floats, NDArray[np.int64]]:
+    """Node and seconds of the known latencies, sorted by both, and their number at each node (n,)."""
+    known = np.isfinite(seconds)
+    order = np.lexsort((seconds[known], node[known]))
+    who = node[known][order]
+    return who, seconds[known][order].astype(np.float64), np.bincount(who, minlength=n)
+
+
+def _at(count: NDArray[np.int64], q: float) -> NDArray[np.int64]:
+    """Where the q-quantile of each node that has any stands among what `_by_node` sorted."""
+    rank = np.cumsum(count) - count + np.ceil(q * count - 1e-9).astype(np.int64) - 1
+    return np.asarray(rank[count > 0])

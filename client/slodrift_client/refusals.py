@@ -12,12 +12,13 @@ from collections import deque
 
 from slodrift_client.contract import Version
 
-__all__ = ["LEAST", "WINDOW_S", "Refusals"]
+__all__ = ["LEAST", "SLICE_S", "WINDOW_S", "Refusals"]
 
 WINDOW_S = 10.0
 LEAST = 5
-"""Refusals in a window that are allowed whatever their share: of a handful of requests a share means nothing."""
-_SLICE_S = 0.1
+"""Refusals (and retries) in a window that are allowed whatever their share: of a handful of requests a share means nothing."""
+SLICE_S = 0.1
+"""The window moves on in steps of this."""
 
 
 class Refusals:
@@ -69,7 +70,7 @@ class Refusals:
             _take(old.wanted, self._wanted)
             if not self._wanted:
                 self._opened.clear()
-        if not slices or now - slices[-1].start >= _SLICE_S:
+        if not slices or now - slices[-1].start >= SLICE_S:
             slices.append(_Slice(now))
         return slices[-1]
 

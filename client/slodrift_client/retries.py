@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["LEAST", "WINDOW_S", "RetryBudget"]
+from slodrift_client.refusals import LEAST, SLICE_S, WINDOW_S
 
-WINDOW_S = 10.0
-LEAST = 5
-"""Retries in a window that are allowed whatever their share: of a handful of requests a share means nothing."""
-_SLICE_S = 0.1
+__all__ = ["RetryBudget"]
 
 
 class RetryBudget:
@@ -53,6 +50,6 @@ class RetryBudget:
             _, asked, taken = slices.popleft()
             self._asked -= int(asked)
             self._taken -= int(taken)
-        if not slices or now - slices[-1][0] >= _SLICE_S:
+        if not slices or now - slices[-1][0] >= SLICE_S:
             slices.append([now, 0, 0])
         return slices[-1]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.bank import BankTick, SeriesBank
-from detectors.extra import waiting
+from detectors.extra import median_s, waiting
 from schemas.batch import LATENCY_SLIS
 
 __all__ = ["ODD_FACTOR", "Units"]
@@ -55,13 +55,11 @@ class Units:
             return None
         out = np.full((len(breach), len(LATENCY_SLIS)), np.nan)
         rows = waiting(bank, slot)
-        for node in np.flatnonzero(breach).tolist():
-            mine = rows.node == node
-            for sli in range(len(LATENCY_SLIS)):
-                values = rows.latency_s[sli][mine]
-                values = values[np.isfinite(values)]
-                if len(values) >= _LEAST:
-                    out[node, sli] = np.median(values)
+        mine = (breach > 0)[rows.node]
+        node = rows.node[mine]
+        for sli in range(len(LATENCY_SLIS)):
+            medians, count = median_s(node, rows.latency_s[sli][mine], len(breach))
+            out[:, sli] = np.where(count >= _LEAST, medians, np.nan)
         return out
 
     def judge(self, t_s: float, tick: BankTick, alarmed: Bools, medians_s: Floats | None) -> Bools:

@@ -91,9 +91,8 @@ class ScopeBreakers:
             if good + bad or subject not in self.asked_s:
                 self.asked_s[subject] = t_s
             budget = max(1, round(rules.probes_per_s * rules.probe_hosts * self.policy.tick_s))
-            if (
-                good + bad > budget and not record.ramp
-            ):  # the first ones: which they were does not matter, so their share decides, bad rounded up
+            # The first ones: which they were does not matter, so their share decides, bad rounded up.
+            if good + bad > budget and not record.ramp:
                 bad = -(-bad * budget // (good + bad))
                 good = budget - bad
             # Its requests come through every gateway and name none, so hosts are not told apart here.
