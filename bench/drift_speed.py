@@ -14,7 +14,7 @@ from river import drift as river_drift
 from scipy.stats import entropy
 
 from bench.report import Report
-from detectors import drift, histogram
+from detectors import drift, histogram, hours
 from detectors.bank import SeriesBank
 from detectors.ranks import BINS, nominal
 from detectors.weigh import weigh
@@ -120,8 +120,11 @@ def run(seed: int, *, quick: bool = False) -> Report:
             quantiles = judged + _best_s(lambda r=rows: histogram.quantiles(r, (0.5, 0.99, 0.999)), 3) * 1e3
             report.add("  drift, evidence and three quantiles", quantiles, "ms")
             report.bar(f"with three quantiles {quantiles:.1f} ms <= 40 ms", quantiles <= 40)
-            kb = (bank._state.nbytes + bank._derived.nbytes) / (bank._state.rows * _SLIS) / 1024
-            report.add("  memory of state, a series", kb, "KiB")
+            state, a_series = bank._state, 1024 * bank._state.rows * _SLIS
+            young = (state.nbytes + bank._derived.nbytes) / a_series
+            kb = young + hours.begin(state.rows, len(state.blocks)).nbytes / a_series
+            report.add("  memory of state, a series, in its first hour", young, "KiB")
+            report.add("  the same with hours of the day, from then on", kb, "KiB")
             report.bar(f"memory {kb:.2f} KiB a series <= 3", kb <= 3)
     counts = rng.poisson(20, (200, BINS)).astype(np.float32)
     base = rng.poisson(400, (200, BINS)).astype(np.float32)

@@ -34,7 +34,7 @@ _DAY_S = 86400.0
 _SILENT_TURN = 64
 _FINE_PER_BLOCK = 30_000
 """Samples a period that can be added to 16-bit counts without a thought: they are read and emptied every period."""
-_VERSION = 2
+_VERSION = 3
 
 
 class SeriesBank:

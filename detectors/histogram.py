@@ -20,13 +20,13 @@ __all__ = ["BUCKETS", "EDGES_S", "HIGHEST_S", "LOWEST_S", "MAX_ERROR_RATIO", "VA
 ]  # fmt: skip
 
 _SUB_BITS = 5
-_OCTAVES = 29
+_OCTAVES = 25
 _CHUNK = 1024
 _ADD_CHUNK = 65_536  # values whose indices stay in the cache
 _SHIFT = 23 - _SUB_BITS
 
-LOWEST_S = 2.0**-17
-"""Smaller values (zero and negative too) fall into bucket 0, the underflow (7.6 us)."""
+LOWEST_S = 2.0**-13
+"""Smaller values (zero and negative too) fall into bucket 0, the underflow: 122 us. No engine answers faster."""
 HIGHEST_S = 2.0**12
 """This and larger values fall into the last bucket, the overflow (4096 s)."""
 BUCKETS = (_OCTAVES << _SUB_BITS) + 2
@@ -65,7 +65,7 @@ def bucket_of(values_s: NDArray[np.float32]) -> NDArray[np.int32]:
 
     >>> import numpy as np
     >>> bucket_of(np.array([0.0, 1.0, 1.04, 5000.0], np.float32)).tolist()
-    [0, 545, 546, 929]
+    [0, 417, 418, 801]
     """
     bits = np.ascontiguousarray(values_s, np.float32).view(np.int32)
     code = bits >> _SHIFT
