@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from schemas.cells import MAX_CELLS
 from schemas.policy_extra import Extra
 from schemas.policy_scopes import Actions
 
@@ -228,6 +229,9 @@ class PoolPolicy(_Section):
     lateness_s: Annotated[float, Field(ge=0, le=600)] = 10.0
     """How late an event may arrive behind the pool's clock and still count, seconds."""
     slo: dict[Literal["ttft_s", "tpot_s", "queue_s", "e2e_s"], Slo] = {}
+    cells: Annotated[int, Field(ge=1, le=MAX_CELLS)] = 1
+    """Judge the pool as so many pools, each with the nodes whose hash falls into it (docs/performance.md, hot pools). 2, 4 and 8
+    fill evenly; a cell should have 50 nodes and takes none away below `caps.small_pool`."""
     inventory: tuple[str, ...] | None = None
     """Nodes that exist; others are counted under `__other__` and never ejected. None accepts all."""
     detection: Detection = Detection()

@@ -169,6 +169,14 @@ def cross_faults(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[tuple[str,
     if isinstance(detection, Mapping) and detection.get("method") == "seed" and detection.get("kappa") is None:
         text = "detection.kappa is empty, method seed needs a factor, write kappa: 1.82"
         yield (("detection", "kappa"), ("detection", "method")), text
+    cells = num(("cells",))
+    for limit in ("absolute", "velocity"):
+        most = num(("caps", limit))
+        if cells is not None and most is not None and cells > 1 and most < cells:
+            text = (
+                f"cells is {cells:g} and caps.{limit} is {most:g}, it is divided among them and some could never open anything, "
+            )
+            yield (("cells",), ("caps", limit)), text + f"raise caps.{limit} or have fewer cells"
     inventory = settings.get("inventory")
     if isinstance(inventory, list | tuple):
         if not inventory:

@@ -3,7 +3,8 @@
 Resolution for a pool, weakest first: the built-in defaults of `schemas.policy`, the preset named by `extends`, the entry `"*"`
 of the file (the base of every pool), and on top of that the one other entry that matches best. Best is: the exact name; else
 the longest literal text before the first wildcard; else the most literal characters; else the entry that comes first.
-Globs are those of `fnmatch` (`*`, `?`, `[...]`), case-sensitive; `*` also matches `/`. Mappings merge setting by setting.
+Globs are those of `fnmatch` (`*`, `?`, `[...]`), case-sensitive; `*` also matches `/`. Mappings merge setting by setting. A cell
+(`schemas.cells`) has the settings of its pool, with its part of the caps.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from schemas.cell_policy import cell_policy
+from schemas.cells import Cell, parent_of, split
 from schemas.errors import ConfigError
 from schemas.policy import PoolPolicy
 from schemas.policy_faults import cross_faults, did_you_mean, explain
@@ -63,20 +66,27 @@ class Policy:
         self.tree = tree
         content = json.dumps([preset_settings(extends), self.pools], sort_keys=True)
         self.version = hashlib.sha256(content.encode()).hexdigest()[:12]
-        self._cache: dict[tuple[str, ...], PoolPolicy] = {}
+        self._cache: dict[tuple[tuple[str, ...], Cell | None], PoolPolicy] = {}
 
     def entries_for(self, pool: str) -> tuple[str, ...]:
         """Entries of the file that shape `pool`, weakest first: none, `"*"`, the best other match, or both."""
+        pool = parent_of(pool)
         others = [(_rank(pattern, pool), pattern) for pattern in self.pools if pattern != BASE and _matches(pattern, pool)]
         best = (max(others, key=lambda pair: pair[0])[1],) if others else ()
         return ((BASE,) if BASE in self.pools else ()) + best
 
     def for_pool(self, pool: str) -> PoolPolicy:
-        """Effective settings of `pool`; the same object for pools with the same settings."""
-        entries = self.entries_for(pool)
-        if entries not in self._cache:
-            self._cache[entries] = _validated(_merge(preset_settings(self.extends), *(self.pools[e] for e in entries)))
-        return self._cache[entries]
+        """Effective settings of `pool`, which may be a cell; the same object for pools with the same settings."""
+        cell, entries = split(pool), self.entries_for(pool)
+        key = entries, None if cell is None else cell._replace(pool="")
+        if key not in self._cache:
+            settings = _validated(_merge(preset_settings(self.extends), *(self.pools[e] for e in entries)))
+            self._cache[key] = settings if cell is None else cell_policy(settings, cell)
+        return self._cache[key]
+
+    def cells_of(self, pool: str) -> int:
+        """How many cells `pool` is split into; 1 for most, and for a cell."""
+        return self.for_pool(pool).cells
 
 
 def load_policy(path: str | FilePath | None) -> Policy:
@@ -157,6 +167,9 @@ def _pool_faults(tree: Tree) -> list[Fault]:
         path: Path = ("pools", pattern)
         if not pattern:
             faults.append(Fault(*tree.where(path, key=True), 'the pool name is empty, no pool has it, write a name or "*"'))
+        if isinstance(pattern, str) and split(pattern) is not None:
+            text = f"entry {pattern!r} is a cell, which has the settings of its pool, write them below {parent_of(pattern)!r}"
+            faults.append(Fault(*tree.where(path, key=True), text))
         if not isinstance(entry, dict):
             text = f"entry {pattern!r} is no mapping, it holds settings, write 'mode: shadow' below it or remove it"
             faults.append(Fault(*tree.where(path), text))

@@ -134,7 +134,7 @@ def decision_from_lines(lines: Iterable[bytes], tx: str | None, origin: str) -> 
 
 
 def decision_from_clickhouse(clickhouse: ClickHouse, tx: str | None, pool: str | None = None) -> Decision:
-    """The decision whose tx begins with `tx`, or the last one (of `pool`).
+    """The decision whose tx begins with `tx`, or the last one (of `pool` and its cells).
 
     Raises:
         SinkError: ClickHouse does not answer.
@@ -146,7 +146,8 @@ def decision_from_clickhouse(clickhouse: ClickHouse, tx: str | None, pool: str |
                reason, mode, capped, latched, toUnixTimestamp64Milli(not_after) / 1000 AS not_after_s, policy_version,
                toUnixTimestamp64Milli(window_end) / 1000 AS window_end_s, evidence
         FROM decision_history
-        WHERE NOT void AND startsWith(tx, {tx:String}) AND ({pool:String} = '' OR pool = {pool:String})
+        WHERE NOT void AND startsWith(tx, {tx:String})
+              AND ({pool:String} = '' OR pool = {pool:String} OR startsWith(pool, concat({pool:String}, '~')))
         ORDER BY t DESC, seq DESC LIMIT 1
         """,
         {"tx": tx or "", "pool": pool or ""},

@@ -10,15 +10,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from schemas.deadletter import DeadLetter, to_message
 from schemas.errors import SourceError
+from schemas.policy_file import Policy, load_policy
 from schemas.telemetry_auth import FRAMER
 from schemas.topics import DEADLETTER, FRAMES, TELEMETRY
 from streams.framer_align import Aligner
+from streams.framer_cells import in_cells
 from streams.framer_cut import cut_frames
 from streams.framer_metrics import FramerMetrics
 from streams.framer_offsets import OffsetLog, Source
@@ -54,6 +57,7 @@ class Framer:
         batch_s: Messages are gathered for so long before frames are made of them, seconds.
         commit_s: Between two commits, seconds.
         metrics: Counters.
+        policy: Says which pools are split into cells; None splits none.
     """
 
     _consumer: Consumer
@@ -70,12 +74,14 @@ class Framer:
         batch_s: float = 0.05,
         commit_s: float = 1.0,
         metrics: FramerMetrics | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self._settings = settings
         self._sources, self._frames, self._deadletter = list(sources), frames, deadletter
         self._batch_s, self._commit_s = batch_s, commit_s
         self._metrics = metrics or FramerMetrics()
         self._watch = BrokerWatch(settings)
+        self._n_cells = lru_cache(10_000)((policy or load_policy(None)).cells_of)
         self._decoder = EventFramer()
         self._offsets = OffsetLog()
         self._aligner: Aligner[Message] = Aligner()
@@ -228,6 +234,7 @@ class Framer:
     def _make(self, source: Source, raw: list[bytes], offsets: list[int]) -> tuple[Framed, list[tuple[str, bytes]]]:
         """What the events hold, and the frames of it: made before any of them is sent."""
         framed = self._decoder.feed(raw, offsets)
+        framed.pools = in_cells(framed.pools, self._n_cells)
         return framed, [made for part in time_slices(framed) for made in cut_frames(part, *source)]
 
     def _send_dead_letter(self, source: Source, reject: Reject, timestamp_ms: int) -> None:

@@ -21,7 +21,7 @@ from streams.framing_ids import RecentIds
 from streams.framing_rejects import MAX_EVENT_BYTES, Reject, StateEvent, request_detail, state_fault, why
 from streams.framing_values import CODE, MAX_TS_S, REASONS, UNKNOWN_OUTCOME_CODE, blank_tpot, row_faults, valid_rows
 
-__all__ = ["EventFramer", "Framed", "PoolRows", "Reject", "StateEvent", "stable_key", "valid_rows"]
+__all__ = ["EventFramer", "Framed", "PoolRows", "Reject", "StateEvent", "rows_of", "stable_key", "valid_rows"]
 
 
 @dataclass(slots=True)
@@ -266,16 +266,22 @@ def _split(batch: RequestBatch, pools: list[str], pool: NDArray[np.uint32], offs
         rows = np.flatnonzero(pool == code)
         if len(rows) == 0:
             continue
-        part = batch if len(rows) == len(batch) else batch.take(rows)
-        part = replace(part, pool=name)
-        part.nodes, part.node = _compact(part.nodes, part.node)
-        part.adapters, part.adapter = _compact(part.adapters, part.adapter)
-        part.tenants, part.tenant = _compact(part.tenants, part.tenant)
+        part = rows_of(batch, rows, name)
         earlier = out.pools.get(name)
         if earlier is None:
             out.pools[name] = PoolRows(part, offset[rows])
         else:
             earlier.batch, earlier.row_offset = part, offset[rows]
+
+
+def rows_of(batch: RequestBatch, rows: NDArray[np.intp], pool: str) -> RequestBatch:
+    """Some rows of a batch as those of `pool`, with dictionaries that hold their words alone."""
+    part = batch if len(rows) == len(batch) else batch.take(rows)
+    part = replace(part, pool=pool)
+    part.nodes, part.node = _compact(part.nodes, part.node)
+    part.adapters, part.adapter = _compact(part.adapters, part.adapter)
+    part.tenants, part.tenant = _compact(part.tenants, part.tenant)
+    return part
 
 
 def _compact(words: list[str], codes: NDArray[np.uint32]) -> tuple[list[str], NDArray[np.uint32]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from schemas.cells import parent_of
 from schemas.errors import ConfigError
 from schemas.results import Decision, Result, Verdict
 from streams.sources.mapping import epoch_s
@@ -34,7 +35,7 @@ class Incident(msgspec.Struct, rename={"from_s": "from", "to_s": "to"}):
 
     def concerns(self, pool: str, node: str) -> bool:
         """Whether the subject is the incident's, by name or because the incident names none."""
-        return self.pool in (None, pool) and self.node in (None, node)
+        return self.pool in (None, pool, parent_of(pool)) and self.node in (None, node)
 
 
 def load_labels(path: str, inputs: Sequence[str]) -> list[Incident]:

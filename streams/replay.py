@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from schemas.batch import RequestBatch
 from schemas.results import Decision, Finding, Rejected, Result, Verdict
+from streams.framer_cells import in_cells
 from streams.framing import PoolRows, Reject, StateEvent
 from streams.sources.merge import Slice
 
@@ -72,6 +73,7 @@ class Replay:
         slice_s: Length of a slice, seconds.
         lateness_s: The longest lateness of a judge, seconds.
         on_reject: Called with each event that the framer refused and the name of its input.
+        n_cells: How many cells a pool is split into; None splits none.
     """
 
     def __init__(
@@ -80,11 +82,13 @@ class Replay:
         slice_s: float,
         lateness_s: float = 10.0,
         on_reject: Callable[[str, Reject], None] | None = None,
+        n_cells: Callable[[str], int] | None = None,
     ) -> None:
         self._judge_for = judge_for
         self._slice_s = slice_s
         self._hold_s = HOLD_S + lateness_s
         self._on_reject = on_reject
+        self._n_cells = n_cells or (lambda pool: 1)
         self.judges: dict[str, Judge] = {}
         self.counts: dict[str, PoolCounts] = {}
         self.rejected = 0
@@ -134,7 +138,7 @@ class Replay:
         }  # fmt: skip
 
     def _deliver(self, part: Slice) -> None:
-        for pool, rows in part.pools.items():
+        for pool, rows in in_cells(part.pools, self._n_cells).items():
             if pool not in self.judges:
                 self.judges[pool] = self._judge_for(pool, rows)
                 self.counts[pool] = PoolCounts()

@@ -11,6 +11,7 @@ import typer
 from prometheus_client import start_http_server
 
 from schemas.errors import ConfigError
+from schemas.policy_file import load_policy
 from streams.clock_step import end_when_set_back
 from streams.framer import Framer
 from streams.logs import LogFormat, configure_logs
@@ -22,6 +23,10 @@ __all__ = ["run"]
 def run(
     bootstrap: Annotated[str | None, typer.Option(help="Kafka addresses (default: SLODRIFT_KAFKA_BOOTSTRAP).")] = None,
     group: Annotated[str | None, typer.Option(help="Consumer group (default: SLODRIFT_FRAMER_GROUP).")] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Policy file, which says what pools are split into cells [default: SLODRIFT_POLICY_FILE]."),
+    ] = None,
     batch_s: Annotated[
         float,
         typer.Option("--batch-s", min=0.001, max=5.0, help="Gather events for so long before frames are made, seconds."),
@@ -37,6 +42,7 @@ def run(
     """
     configure_logs(fmt=log_format)
     settings = load_settings(kafka_bootstrap=bootstrap, framer_group=group)
+    chosen = load_policy(policy or settings.policy_file)
     stop = threading.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: stop.set())
@@ -47,4 +53,4 @@ def run(
             raise ConfigError(f"--metrics-port: cannot listen on {metrics_host}:{metrics_port}: {exc.strerror}") from None
     end_when_set_back()
     gc.freeze()  # what is loaded by now stays; the collector need not walk it again and again
-    Framer(settings, batch_s=batch_s).run(stop)
+    Framer(settings, batch_s=batch_s, policy=chosen).run(stop)

@@ -52,13 +52,13 @@ def run(
     with ExitStack() as stack:
         refused = stack.enter_context(RejectFile(rejects))
         traces: dict[str, PoolTrace] | None = None if out is None else {}
-        replay = Replay(judges_of(chosen, inputs, traces), slice_s, lateness_s, refused.add)
+        replay = Replay(judges_of(chosen, inputs, traces), slice_s, lateness_s, refused.add, n_cells_of(chosen, inputs))
         tally = Tally(chosen.source, chosen.version, incidents)
         slices = inputs.slices(slice_s, lateness_s)
         rival = None
         if other is not None:
             rival = Tally(other.source, other.version, incidents)
-            slices = _also(slices, Replay(judges_of(other, inputs), slice_s, lateness_s), rival)
+            slices = _also(slices, Replay(judges_of(other, inputs), slice_s, lateness_s, None, n_cells_of(other, inputs)), rival)
         results = tally.noted(replay.run(slices))
         try:
             if as_json:
@@ -101,6 +101,11 @@ def judges_of(policy: Policy, inputs: Inputs, traces: dict[str, PoolTrace] | Non
         return TracedJudge(judge, traces[pool])
 
     return judge_for
+
+
+def n_cells_of(policy: Policy, inputs: Inputs) -> Callable[[str], int]:
+    """How many cells a pool has; aggregated series are judged whole."""
+    return lambda pool: 1 if pool in inputs.cadence_s else policy.cells_of(pool)
 
 
 def slice_s_of(policy: Policy) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from detectors.breaker import Cause
+from schemas.cells import parent_of
 from schemas.errors import SchemaError
 from schemas.override import keyring_of, override_fault, verify_override
 from schemas.policy import PoolPolicy
@@ -59,10 +60,19 @@ class Overrides:
             return "bad_override"
         if self.rules.keys:
             try:
-                verify_override(event, keyring_of(self.rules.keys))
+                self._verify(event)
             except SchemaError:
                 return "unsigned_override"
         return None
+
+    def _verify(self, event: OverrideEvent) -> None:
+        keys, whole = keyring_of(self.rules.keys), parent_of(event.pool)
+        try:
+            verify_override(event, keys)
+        except SchemaError:
+            if whole == event.pool:
+                raise
+            verify_override(msgspec.structs.replace(event, pool=whole), keys)  # an order for a pool is one for each of its cells
 
     def add(self, event: OverrideEvent) -> None:
         """An order whose tick closes."""

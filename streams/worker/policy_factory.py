@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import structlog
+
+from schemas.policy import PoolPolicy
 from schemas.policy_file import Policy
 from streams.judge import PoolJudge
 
 __all__ = ["PolicyFactory"]
+
+log = structlog.get_logger(__name__)
 
 
 class PolicyFactory:
@@ -20,12 +25,20 @@ class PolicyFactory:
 
     def new(self, pool: str, epoch: int, generation: int) -> PoolJudge:
         """A judge that knows nothing yet."""
-        return PoolJudge(
-            pool, self._policy.for_pool(pool), policy_version=self._policy.version, epoch=epoch, generation=generation
-        )
+        return PoolJudge(pool, self._settings(pool), policy_version=self._policy.version, epoch=epoch, generation=generation)
 
     def restore(self, pool: str, raw: bytes, epoch: int, generation: int) -> PoolJudge:
         """The judge that `PoolJudge.snapshot` wrote, under this policy."""
         return PoolJudge.restore(
-            raw, self._policy.for_pool(pool), policy_version=self._policy.version, epoch=epoch, generation=generation
+            raw, self._settings(pool), policy_version=self._policy.version, epoch=epoch, generation=generation
         )
+
+    def _settings(self, pool: str) -> PoolPolicy:
+        settings = self._policy.for_pool(pool)
+        if settings.cells > 1:  # by an agent, or a framer with another policy
+            log.warning(
+                "frames come under the name of a pool that is split: they are judged as one more pool, of which hosts that "
+                "follow its cells do not hear; name the cell (schemas.cells.cell_of), or give the framer this policy",
+                pool=pool, cells=settings.cells,
+            )  # fmt: skip
+        return settings
