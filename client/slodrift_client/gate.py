@@ -278,8 +278,8 @@ class Gate:
                     counted |= held.entry.scope != "node"
                     nodes[pool] = nodes.get(pool, 0) + (held.entry.scope == "node")
         for pool in {key[0] for key in blocked if type(key) is tuple} if counted else ():
-            head = self._views[pool].head
-            taken = nodes[pool] / max(1, 0 if head is None else head.n_eligible)
+            view = self._views[pool]
+            taken = nodes[pool] / max(1, 0 if view.head is None else view.population(view.head))
             self._refusals_of(pool).most = max(0.0, self._limits.max_refused_ratio - taken)
         self._blocked = _Counted(blocked, self._note) if counted else blocked
 

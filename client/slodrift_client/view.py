@@ -223,14 +223,15 @@ class PoolView:
         self.from_file = False
         self.last_refusal = ""
         nodes = sum(h.entry.scope == "node" and h.entry.state != "DISABLED" for h in self.held.values())
-        self.panic = nodes > max(1, int(self.limits.panic_ratio * self._population(head)))
+        self.panic = nodes > max(1, int(self.limits.panic_ratio * self.population(head)))
 
-    def _population(self, head: Head) -> int:
+    def population(self, head: Head) -> int:
+        """Nodes of the pool that shares are taken of: as many as `head` claims, and hardly more than this host is told there are."""
         return head.n_eligible if self.pool_size is None else min(head.n_eligible, int(self.pool_size * 1.1))
 
     def _check_caps(self, head: Head, entries: Sequence[Entry], now: float) -> None:
         """Refuse a state that takes more than this host allows, if it adds anything: a cap that shrank blocks no close."""
-        n, limits = self._population(head), self.limits
+        n, limits = self.population(head), self.limits
         open_cap = 0 if n < 3 else min(head.cap, limits.max_open, max(1, int(limits.max_open_ratio * n)))
         latched_cap = max(1, int(limits.max_latched_ratio * n))
         latched = [e for e in entries if e.scope == "node" and e.latched and e.state != "DISABLED"]

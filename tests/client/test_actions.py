@@ -227,6 +227,12 @@ def test_nodes_and_orders_are_not_bounded_here_and_nodes_use_the_bound_up() -> N
     assert host.gate._refusals["p"].most == pytest.approx(0.05)
 
 
+def test_a_claimed_population_does_not_make_the_nodes_that_are_away_few() -> None:
+    nodes = [entry(f"gpu-{i}", action="eject") for i in range(4)]
+    host = Host(pool_sizes={"p": 40}).write(*nodes, entry(CLASS), n_eligible=100_000)
+    assert host.gate._refusals["p"].most == pytest.approx(0.15 - 4 / 44)
+
+
 def test_nothing_is_counted_while_no_class_is_open() -> None:
     host = Host().write(entry("gpu-1", action="eject"))
     assert type(host.gate._blocked) is dict

@@ -158,7 +158,7 @@ MUTANTS = (
         "panic",
         "above 30 % nothing is obeyed",
         CLIENT + "view.py",
-        "self.panic = nodes > max(1, int(self.limits.panic_ratio * self._population(head)))",
+        "self.panic = nodes > max(1, int(self.limits.panic_ratio * self.population(head)))",
         "self.panic = False",
         VIEW,
     ),
