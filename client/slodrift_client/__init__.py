@@ -11,8 +11,9 @@
 
 from slodrift_client.aio import AsyncBreakerClient
 from slodrift_client.answers import Decision, PoolStatus, Status
+from slodrift_client.cells import cell_of, pools_of
 from slodrift_client.client import BreakerClient
 from slodrift_client.probes import Lease
 from slodrift_client.view import Limits
 
-__all__ = ["AsyncBreakerClient", "BreakerClient", "Decision", "Lease", "Limits", "PoolStatus", "Status"]
+__all__ = ["AsyncBreakerClient", "BreakerClient", "Decision", "Lease", "Limits", "PoolStatus", "Status", "cell_of", "pools_of"]

@@ -35,6 +35,7 @@ class AsyncBreakerClient(Gate):
         fleet: str,
         pools: Sequence[str],
         *,
+        cells: Mapping[str, int] | None = None,
         state_dir: str | os.PathLike[str] | None = None,
         timeout_s: float = 0.2,
         limits: Limits | None = None,
@@ -49,6 +50,7 @@ class AsyncBreakerClient(Gate):
         super().__init__(
             fleet,
             pools,
+            cells=cells,
             limits=limits,
             pool_sizes=pool_sizes,
             host=host,

@@ -89,6 +89,8 @@ def check(
     leases = Leases()
     told: Decision | None = None
     profile: str | None = None
+    subjects = list(subjects)
+    pool = gate.pool_for(pool, subjects)
     gate.asked(pool)
     for subject in subjects:
         allowed = gate.passes(subject, pool, key)

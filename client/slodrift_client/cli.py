@@ -29,8 +29,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             _redis_url(args.redis_url_file),
             fleet=args.fleet,
             pools=args.pool,
+            cells=dict(_count(word, "--cells") for word in args.cells),
             state_dir=args.state_dir,
-            pool_sizes=dict(_size(word) for word in args.pool_size),
+            pool_sizes=dict(_count(word, "--pool-size") for word in args.pool_size),
             host=args.host,
             hosts=args.hosts.split(",") if args.hosts else None,
             public_keys=args.public_key or None,
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     add = serve.add_argument
     add("--fleet", default=os.environ.get("SLODRIFT_FLEET", "default"), help="name of the fleet [SLODRIFT_FLEET]")
     add("--pool", action="append", required=True, help="a pool to follow; may be given again")
+    add("--cells", action="append", default=[], metavar="POOL=K", help="a pool that the policy splits into K cells")
     add("--bind", default=DEFAULT_BIND, help=f"HOST:PORT or unix:PATH [{DEFAULT_BIND}]; it has no access control of its own")
     add("--redis-url-file", type=Path, help="file with the address of Redis, instead of SLODRIFT_REDIS_URL")
     add("--state-dir", type=Path, help="folder of last-known-good states, for a start without Redis")
@@ -77,10 +79,10 @@ def _redis_url(file: Path | None) -> str:
     return os.environ.get("SLODRIFT_REDIS_URL", "redis://localhost:6379/0")
 
 
-def _size(word: str) -> tuple[str, int]:
+def _count(word: str, option: str) -> tuple[str, int]:
     pool, equals, number = word.rpartition("=")
     if not equals or not number.isdigit():
-        raise ValueError(f"--pool-size {word}: write POOL=N, for example llama3-70b/eu/h100=40")
+        raise ValueError(f"{option} {word}: write POOL=N, for example llama3-70b/eu/h100=40")
     return pool, int(number)
 
 

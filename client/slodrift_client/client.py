@@ -40,6 +40,7 @@ class BreakerClient(Gate):
         redis_or_url: `redis://..`, `rediss://..`, or a client of your own (give it a socket timeout, and leave it to this).
         fleet: Name of the fleet.
         pools: Pools to follow.
+        cells: How many cells some of the pools have, as the policy says, for example `{"chat/eu/h100": 4}`.
         state_dir: Folder for last-known-good files; None keeps none.
         timeout_s: Of one Redis command.
         limits: What this host lets automation take away, see `Limits`.
@@ -59,6 +60,7 @@ class BreakerClient(Gate):
         fleet: str,
         pools: Sequence[str],
         *,
+        cells: Mapping[str, int] | None = None,
         state_dir: str | os.PathLike[str] | None = None,
         timeout_s: float = 0.2,
         limits: Limits | None = None,
@@ -73,6 +75,7 @@ class BreakerClient(Gate):
         super().__init__(
             fleet,
             pools,
+            cells=cells,
             limits=limits,
             pool_sizes=pool_sizes,
             host=host,

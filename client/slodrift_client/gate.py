@@ -13,11 +13,13 @@ import random
 import socket
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from slodrift_client.answers import Decision, PoolStatus, Status
+from slodrift_client.cells import Cells
 from slodrift_client.contract import Entry, State
 from slodrift_client.probes import Lease, ProbeSlots, chosen
 from slodrift_client.refusals import Refusals
@@ -53,6 +55,7 @@ class Gate:
     Args:
         fleet: Name of the fleet.
         pools: Pools to follow.
+        cells: How many cells some of the pools have (`slodrift_client.cells`), as the policy says.
         limits: What this host lets automation take away.
         pool_sizes: Nodes of a pool by this host's own configuration.
         host: Name of this host, for the choice of probing hosts.
@@ -68,6 +71,7 @@ class Gate:
         fleet: str,
         pools: Sequence[str],
         *,
+        cells: Mapping[str, int] | None = None,
         limits: Limits | None = None,
         pool_sizes: Mapping[str, int] | None = None,
         host: str | None = None,
@@ -84,14 +88,23 @@ class Gate:
         self._hosts = None if hosts is None else tuple(hosts)
         sizes = pool_sizes or {}
         keys = None if public_keys is None else HeadKeys(public_keys)
+        self._limits = limits or Limits()
+        self._cells = Cells(pools, cells)
         self._views = {
-            pool: PoolView(fleet, pool, limits or Limits(), pool_size=sizes.get(pool), rng=self._rng, keys=keys) for pool in pools
+            name: PoolView(
+                fleet,
+                name,
+                self._cells.limits(name, self._limits),
+                pool_size=self._cells.size(name, sizes),
+                rng=self._rng,
+                keys=keys,
+            )
+            for name in self._cells.names
         }
         self._only = pools[0] if len(pools) == 1 else None
         self._blocked: dict[Any, Held] = {}
-        self._limits = limits or Limits()
         self._refusals: dict[str, Refusals] = {}
-        self._retries = {pool: RetryBudget(self._limits.max_retry_ratio) for pool in pools}
+        self._retries = {pool: RetryBudget(self._limits.max_retry_ratio) for pool in {*pools, *self._cells.names}}
         self._slots = ProbeSlots()
         self._counters = Counters()
         self._callbacks: list[Callable[[Decision], None]] = []
@@ -111,7 +124,9 @@ class Gate:
         Args:
             subject: Node name, or `session:..`, `request:..`, `pool:` (`slodrift_client.subjects`). Each is judged alone: ask for
                 every one that covers the request.
-            pool: Needed when the client follows more than one.
+            pool: Needed when the client follows more than one. Of a pool with cells: a node is looked for in its cell; sessions,
+                classes and `pool:` are judged by each cell for itself, so name the cell the request goes to (`pool_for`). Asked
+                for the whole pool, they are refused where every cell refuses them.
             key: Of the request or its session: the same key is shed on every host or on none. Without one, requests take turns.
         """
         try:
@@ -128,7 +143,7 @@ class Gate:
         """
         now = self._clock()
         name = pool or self._only or ""
-        view = self._views.get(name)
+        view = self._view(name, subject)
         if view is None:
             return Decision(pool=name, subject=subject)
         return self._decision(view, subject, now, key)
@@ -142,15 +157,21 @@ class Gate:
                 ...send one request there, and mark it as a probe in its telemetry...
         """
         now = self._clock()
-        name = pool or self._only or ""
-        view = self._views.get(name)
-        held = None if view is None else view.held.get(subject)
+        view = self._view(pool or self._only or "", subject)
+        held, name = (None, "") if view is None else (view.held.get(subject), view.pool)
         if held is None or held.entry.ramping or held.state_at(now) != "HALF_OPEN" or (name, subject) not in self._blocked:
             return Lease()
         entry = held.entry
         if self._hosts is not None and not chosen(self._host, self._hosts, subject, entry.version, entry.probe_hosts):
             return Lease()
         return self._slots.ask((name, subject), now, per_s=entry.probe_per_s, timeout_s=entry.probe_timeout_s)
+
+    def pool_for(self, pool: str | None, subjects: Iterable[str]) -> str | None:
+        """Pool to ask about a request that all of `subjects` cover: of a pool with cells, the cell of the node among them."""
+        name = pool or self._only or ""
+        if name in self._cells.of:
+            return next((owner for subject in subjects if (owner := self._cells.owner(name, subject))), pool)
+        return pool
 
     def status(self) -> Status:
         """How good the answers are; cheap enough for a health page."""
@@ -226,7 +247,7 @@ class Gate:
     def _note(self, key: Any) -> None:
         """A question while a session, a class or a pool is blocked."""
         pool, subject = key if type(key) is tuple else (self._only, key)
-        if type(subject) is str and pool in self._views and (kind := kind_of(subject)):
+        if type(subject) is str and pool in self._retries and (kind := kind_of(subject)):
             self._refusals_of(pool).asked(self._clock(), kind)
 
     def _decision(self, view: PoolView, subject: str, now: float, key: str | None = None) -> Decision:
@@ -267,21 +288,47 @@ class Gate:
         """Swap in the map of what is blocked by the states that are believed now."""
         blocked: dict[Any, Held] = {}
         counted = False
-        nodes: dict[str, int] = {}
         for pool, view in self._views.items():
             if view.head is None or view.head.mode != "enforce" or view.panic:
                 continue
             for subject, held in view.held.items():
                 if held.entry.state in _BLOCKING and held.entry.action in _REFUSING:
                     blocked[pool, subject] = held
-                    blocked[subject] = held if self._only is not None else _AMBIGUOUS
                     counted |= held.entry.scope != "node"
-                    nodes[pool] = nodes.get(pool, 0) + (held.entry.scope == "node")
+        for pool, subject in [*blocked]:
+            whole = self._cells.parent.get(pool)
+            if whole is not None:
+                owner = self._cells.owner(whole, subject)
+                said = blocked.get((owner, subject)) if owner is not None else self._mildest(whole, subject, blocked)
+                if said is None:  # some cell serves it; or it is a node, and not of this cell
+                    continue
+                blocked[whole, subject] = said
+            blocked[subject] = blocked[pool if whole is None else whole, subject] if self._only is not None else _AMBIGUOUS
+        nodes = Counter(key[0] for key, held in blocked.items() if type(key) is tuple and held.entry.scope == "node")
         for pool in {key[0] for key in blocked if type(key) is tuple} if counted else ():
-            view = self._views[pool]
-            taken = nodes[pool] / max(1, 0 if view.head is None else view.population(view.head))
-            self._refusals_of(pool).most = max(0.0, self._limits.max_refused_ratio - taken)
+            names = self._cells.of.get(pool, (pool,))
+            views = [self._views[name] for name in names]
+            heads = [view.population(view.head) for view in views if view.head is not None]
+            self._refusals_of(pool).most = max(0.0, self._limits.max_refused_ratio - nodes[pool] / max(1, sum(heads)))
         self._blocked = _Counted(blocked, self._note) if counted else blocked
+
+    def _mildest(self, pool: str, subject: str, blocked: dict[Any, Held]) -> Held | None:
+        """Of a pool with cells, what the cell says that refuses `subject` least; None where one does not refuse it."""
+        said = [dict.get(blocked, (name, subject)) for name in self._cells.of[pool]]
+        refused = [held for held in said if held is not None]
+        return min(refused, key=lambda held: (-held.entry.admit_ratio, held.ends_at)) if len(refused) == len(said) else None
+
+    def _view(self, name: str, subject: str) -> PoolView | None:
+        """What speaks about `subject` of a pool; of a pool with cells, the one of the node, else that which refuses least."""
+        names = self._cells.of.get(name)
+        if names is None:
+            return self._views.get(name)
+        owner = self._cells.owner(name, subject)
+        if owner is None:
+            blocked = self._blocked  # which may be replaced meanwhile
+            mildest = self._mildest(name, subject, blocked)
+            owner = next(cell for cell in names if dict.get(blocked, (cell, subject)) is mildest)
+        return self._views[owner]
 
     def _report(self) -> None:
         """Tell the callbacks what changed since the last call, the ends of stale states included."""

@@ -35,8 +35,9 @@ class Limits:
     """What this host lets automation take away, whatever the writer says.
 
     Attributes:
-        max_open_ratio: Nodes open or half-open, as a share of the pool; at least one node in a pool of three or more.
+        max_open_ratio: Nodes open or half-open, as a share of the pool.
         max_open: The same as a number.
+        min_open: So many in a pool of three or more, whatever the share says; none in a cell of a split pool.
         max_latched_ratio: Nodes held open by an operator or the flap latch.
         panic_ratio: When more of the pool than this is not closed, whoever did it, nothing is obeyed.
         max_sessions: Session buckets that may be open (5 % of 1024).
@@ -47,6 +48,7 @@ class Limits:
 
     max_open_ratio: float = 0.10
     max_open: int = 20
+    min_open: int = 1
     max_latched_ratio: float = 0.20
     panic_ratio: float = 0.30
     max_sessions: int = 51
@@ -232,7 +234,7 @@ class PoolView:
     def _check_caps(self, head: Head, entries: Sequence[Entry], now: float) -> None:
         """Refuse a state that takes more than this host allows, if it adds anything: a cap that shrank blocks no close."""
         n, limits = self.population(head), self.limits
-        open_cap = 0 if n < 3 else min(head.cap, limits.max_open, max(1, int(limits.max_open_ratio * n)))
+        open_cap = 0 if n < 3 else min(head.cap, limits.max_open, max(limits.min_open, int(limits.max_open_ratio * n)))
         latched_cap = max(1, int(limits.max_latched_ratio * n))
         latched = [e for e in entries if e.scope == "node" and e.latched and e.state != "DISABLED"]
         caps = (
