@@ -8,17 +8,23 @@ import getpass
 import re
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
+import msgspec
 import typer
 
+from schemas.cells import cells_of
 from schemas.errors import ConfigError
 from schemas.override import override_fault, sign_override
+from schemas.policy_file import load_policy
+from schemas.results import Decision
 from schemas.scopes import subject_fault
 from schemas.signing import load_signer
 from schemas.telemetry import OverrideEvent
 from streams.explain import explain
+from streams.framer_cells import cell_names
 from streams.override import order_override
 from streams.settings import load_settings
 
@@ -47,9 +53,16 @@ def run(
     wait: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for the decision; it takes a tick and the lateness.")
     ] = 60.0,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Policy file, which says what pools are split into cells [default: SLODRIFT_POLICY_FILE]."),
+    ] = None,
     bootstrap: Annotated[str | None, typer.Option(help="Kafka addresses [SLODRIFT_KAFKA_BOOTSTRAP].")] = None,
 ) -> None:
-    """Order what the breaker of a subject is to be, for a time. Exit code 1 when no decision answers within --wait."""
+    """Order what the breaker of a subject is to be, for a time. Exit code 1 when no decision answers within --wait.
+
+    In a pool that is split into cells a node's order goes to its cell; one about a session, a class or pool: goes to each cell.
+    """
     if state not in _STATES:
         raise ConfigError(f"--state {state}: write one of {', '.join(_STATES)}")
     if (state == "CLOSED") is not (duration is None):
@@ -72,16 +85,28 @@ def run(
     )
     if fault := override_fault(event) or subject_fault(subject):
         raise ConfigError(fault)
+    settings = load_settings(kafka_bootstrap=bootstrap)
+    cells = cells_of(pool, load_policy(policy or settings.policy_file).cells_of(pool))
+    events = [msgspec.structs.replace(event, pool=name) for name in cell_names(event, cells)]
     if key is not None:
-        event = sign_override(event, load_signer(key))
-    decision = order_override(load_settings(kafka_bootstrap=bootstrap), event, wait)
+        signer = load_signer(key)
+        events = [sign_override(event, signer) for event in events]
+    with ThreadPoolExecutor(len(events)) as senders:
+        decisions = list(senders.map(lambda event: order_override(settings, event, wait), events))
+    for event, decision in zip(events, decisions, strict=True):
+        _say(event, decision, wait)
+    if None in decisions:
+        raise typer.Exit(1)
+
+
+def _say(event: OverrideEvent, decision: Decision | None, wait: float) -> None:
     if decision is None:
         typer.echo(
-            f"no decision answered within {wait:g} s: is {subject} of {pool}, is it in another state than {state}, does a "
-            "judge run, and does its policy take this key? Its counts of rejected events say which; the order ends by itself",
+            f"no decision answered within {wait:g} s: is {event.subject} of {event.pool}, is it in another state than "
+            f"{event.state}, does a judge run, and does its policy take this key? Its counts of rejected events say which; the order ends by itself",
             err=True,
         )
-        raise typer.Exit(1)
+        return
     typer.echo("\n".join(explain(decision)))
     if decision.evidence.get("over_cap"):
         typer.echo("more nodes are away than the caps allow automation; hosts refuse what passes their own caps")
