@@ -103,7 +103,8 @@ def _say(event: OverrideEvent, decision: Decision | None, wait: float) -> None:
     if decision is None:
         typer.echo(
             f"no decision answered within {wait:g} s: is {event.subject} of {event.pool}, is it in another state than "
-            f"{event.state}, does a judge run, and does its policy take this key? Its counts of rejected events say which; the order ends by itself",
+            f"{event.state}, does a judge run, and does its policy take this key? Its counts of rejected events say which; "
+            "the order ends by itself",
             err=True,
         )
         return

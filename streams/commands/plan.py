@@ -11,10 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from schemas.errors import ConfigError
+from schemas.policy import Caps
 from streams.plan.fleet import MAX_FRAME_ROWS, QUIET_S, ROW_BYTES, SNAPSHOT_S, USE, Fleet, Plan, plan
 from streams.plan.model import Calibration, load_calibration
 
 __all__ = ["run"]
+
+FEW_NODES = 1 / Caps().velocity_share
 
 
 def run(
@@ -48,10 +51,22 @@ def run(
     console.print(_table(fleet, needed))
     for line in _assumptions(fleet, coefficients):
         console.print(f"- {line}")
-    if needed.pool_cores > USE:
-        console.print(
-            f"- a pool needs {needed.pool_cores:.2f} cores, and one partition has one: split it into cells, each a pool"
-        )
+    if needed.cells != 1:
+        console.print(f"- {_hot(fleet, needed)}")
+
+
+def _hot(fleet: Fleet, needed: Plan) -> str:
+    """What to do with pools that are too big for one partition."""
+    need = f"a pool needs {needed.pool_cores:.2f} cores, and one partition has one"
+    if needed.cells == 0:
+        return f"{need}; no split into cells is enough: send fewer and larger frames, report fewer latencies, make ticks longer"
+    nodes = fleet.nodes / fleet.pools / needed.cells
+    said = f"{need}: split it into {needed.cells} cells (cells: {needed.cells} in the policy), {needed.cell_cores:.2f} cores each"
+    small = (
+        ", which is few: the cells together may then open more nodes a minute than the pool could" if nodes < FEW_NODES else ""
+    )
+    more = f", with caps.velocity of {needed.cells} at least" if needed.cells > Caps().velocity else ""
+    return f"{said}, with {nodes:,.0f} nodes{small}{more}; the table counts them (docs/performance.md, hot pools)"
 
 
 def _table(fleet: Fleet, needed: Plan) -> Table:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from schemas.cells import MAX_CELLS
 from schemas.contract import Entry, build, encode
 from streams.plan.model import Calibration, Counts
 
-__all__ = ["Fleet", "Plan", "plan"]
+__all__ = ["Fleet", "Plan", "cells_needed", "plan"]
 
 USE = 0.6  # share of a core that a judge is planned to use: the rest is for catching up, snapshots and a lost neighbour
 MAX_FRAME_ROWS = 1000
@@ -67,7 +68,10 @@ class Plan:
         judge_cores: CPU of all judges, cores; `workers` at `USE` of a core each.
         archive_cores: CPU of the archive for thinning; storing is ClickHouse's and the network's.
         partitions: Of each topic that is partitioned by pool.
-        pool_cores: Of the largest pool, which one partition must carry.
+        pool_cores: Of a pool as a whole, which one partition must carry.
+        cells: Into how many cells each pool must be split so that one partition carries a cell at `USE` of a core; 1 leaves it
+            whole, 0 says that no number is enough. The other numbers count the cells.
+        cell_cores: Of a cell.
         worker_bytes: Resident memory of a judge.
         kafka_in_bytes_per_s, kafka_out_bytes_per_s: Frames; windows and snapshots.
         stored_rows_per_day, hour_rows_per_day, stored_bytes_per_day: ClickHouse.
@@ -79,6 +83,8 @@ class Plan:
     archive_cores: float
     partitions: int
     pool_cores: float
+    cells: int
+    cell_cores: float
     worker_bytes: float
     kafka_in_bytes_per_s: float
     kafka_out_bytes_per_s: float
@@ -91,6 +97,9 @@ class Plan:
 
 def plan(fleet: Fleet, calibration: Calibration) -> Plan:
     """What `fleet` needs by `calibration`."""
+    pool_cores = calibration.live_cpu_s(fleet.counts()) / fleet.pools
+    cells = cells_needed(fleet, calibration)
+    fleet = replace(fleet, pools=fleet.pools * max(1, cells))  # a cell is a pool
     counts = fleet.counts()
     cores = calibration.live_cpu_s(counts)
     workers = max(1, math.ceil(cores / USE))
@@ -103,8 +112,10 @@ def plan(fleet: Fleet, calibration: Calibration) -> Plan:
         judge_cores=cores,
         workers=workers,
         archive_cores=calibration.predict("archive_s", counts),
-        partitions=min(fleet.pools, max(16, 1 << (4 * workers - 1).bit_length())),
-        pool_cores=cores / fleet.pools,
+        partitions=min(fleet.pools if cells <= 1 else max(fleet.pools, 16), max(16, 1 << (4 * workers - 1).bit_length())),
+        pool_cores=pool_cores,
+        cells=cells,
+        cell_cores=cores / fleet.pools,
         worker_bytes=calibration.live_base_bytes + calibration.predict("memory_bytes", counts) / workers,
         kafka_in_bytes_per_s=calibration.predict("frame_bytes", counts),
         kafka_out_bytes_per_s=calibration.predict("window_bytes", counts) + snapshots,
@@ -114,6 +125,20 @@ def plan(fleet: Fleet, calibration: Calibration) -> Plan:
         redis_per_s=calibration.redis_per_pool_s * fleet.pools,
         redis_bytes_per_s=calibration.redis_per_pool_s * fleet.pools * _redis_bytes(fleet),
     )
+
+
+def cells_needed(fleet: Fleet, calibration: Calibration) -> int:
+    """Least power of two of cells a pool that leaves none with more than `USE` of a core, or 0: not even that of single nodes.
+
+    Powers of two, because numbered nodes fall evenly into them (`schemas.cells`).
+    """
+    cells = 1
+    while cells <= MAX_CELLS and (cells == 1 or fleet.pools * cells <= fleet.nodes):
+        split = replace(fleet, pools=fleet.pools * cells)
+        if calibration.live_cpu_s(split.counts()) / split.pools <= USE:
+            return cells
+        cells *= 2
+    return 0
 
 
 def _redis_bytes(fleet: Fleet) -> float:

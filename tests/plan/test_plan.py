@@ -52,6 +52,20 @@ def test_there_are_no_more_partitions_than_pools(calibration: Calibration) -> No
     assert plan(Fleet(nodes=100, rps=100.0, pools=3), calibration).partitions == 3
 
 
+def test_cells_are_the_fewest_that_one_partition_carries(calibration: Calibration) -> None:
+    hot = Fleet(nodes=4000, rps=1_500_000.0, pools=2)
+    needed = plan(hot, calibration)
+    assert needed.cells == 2
+    assert needed.pool_cores == pytest.approx((1500 * 200e-6 + 1.5 + 0.4 * 3e-3) / 2)
+    assert needed.cell_cores == pytest.approx((1500 * 200e-6 + 1.5 + 0.8 * 3e-3) / 4)
+    assert needed.cell_cores <= USE < needed.pool_cores
+    assert needed.judge_cores == pytest.approx(4 * needed.cell_cores), "a cell has ticks of its own"
+    assert needed.redis_per_s == 4
+    assert needed.partitions == 16, "cells of one pool must not meet in one"
+    assert plan(Fleet(nodes=4000, rps=1500.0, pools=2), calibration).cells == 1
+    assert plan(Fleet(nodes=2, rps=1_500_000.0, pools=2), calibration).cells == 0
+
+
 def test_a_busy_node_sends_more_frames_not_larger_ones() -> None:
     fleet = Fleet(nodes=10, rps=100_000.0, pools=1)
     assert fleet.rows_per_frame == 1000
@@ -120,7 +134,17 @@ def test_command_says_when_a_pool_is_too_large(
     file = tmp_path / "c.json"
     file.write_bytes(msgspec.json.encode(calibration))
     _, text = run(capsys, "--nodes", "5000", "--rps", "900000", "--pools", "1", "--calibration", str(file))
-    assert "split it into cells" in text
+    # 1,000 frames of 0.2 ms, 900,000 requests of 1 us, a fifth of a tick of 3 ms
+    assert "a pool needs 1.10 cores, and one partition has one: split it into 2 cells (cells: 2 in the policy), 0.55" in " ".join(
+        text.split()
+    )
+    assert "with 2,500 nodes; the table counts them" in " ".join(text.split())
+    _, text = run(capsys, "--nodes", "90", "--rps", "5000000", "--pools", "1", "--calibration", str(file))
+    assert "split it into 16 cells" in text
+    assert "nodes, which is few: " in text
+    assert "with caps.velocity of 16 at least" in text
+    _, text = run(capsys, "--nodes", "2", "--rps", "5000000", "--pools", "1", "--calibration", str(file))
+    assert "no split into cells is enough" in text
     code, text = run(capsys, "--nodes", "5", "--rps", "9", "--pools", "7")
     assert code == 2
     assert "fewer pools" in text
