@@ -228,7 +228,7 @@ class PoolView:
         self.panic = nodes > max(1, int(self.limits.panic_ratio * self.population(head)))
 
     def population(self, head: Head) -> int:
-        """Nodes of the pool that shares are taken of: as many as `head` claims, and hardly more than this host is told there are."""
+        """Nodes that shares are taken of: as many as `head` claims, and hardly more than this host is told there are."""
         return head.n_eligible if self.pool_size is None else min(head.n_eligible, int(self.pool_size * 1.1))
 
     def _check_caps(self, head: Head, entries: Sequence[Entry], now: float) -> None:
@@ -236,15 +236,15 @@ class PoolView:
         n, limits = self.population(head), self.limits
         open_cap = 0 if n < 3 else min(head.cap, limits.max_open, max(limits.min_open, int(limits.max_open_ratio * n)))
         latched_cap = max(1, int(limits.max_latched_ratio * n))
-        latched = [e for e in entries if e.scope == "node" and e.latched and e.state != "DISABLED"]
+        taken = [e for e in entries if e.state != "DISABLED"]  # what is disabled takes nothing away
         caps = (
-            ("nodes open", [e for e in entries if e.is_capped], open_cap),
-            ("nodes latched", latched, latched_cap),
-            ("sessions", [e for e in entries if e.scope == "session"], limits.max_sessions),
-            ("request classes", [e for e in entries if e.scope == "request"], limits.max_requests),
-            ("pools", [e for e in entries if e.scope == "pool"], 1),
+            ("nodes open", [e for e in taken if e.is_capped], open_cap),
+            ("nodes latched", [e for e in taken if e.scope == "node" and e.latched], latched_cap),
+            ("sessions", [e for e in taken if e.scope == "session"], limits.max_sessions),
+            ("request classes", [e for e in taken if e.scope == "request"], limits.max_requests),
+            ("pools", [e for e in taken if e.scope == "pool"], 1),
         )
-        known = {subject for subject, held in self.held.items() if held.state_at(now) != "CLOSED"}
+        known = {subject for subject, held in self.held.items() if held.state_at(now) not in ("CLOSED", "DISABLED")}
         for what, listed, cap in caps:
             if len(listed) > cap and any(e.subject not in known for e in listed):
                 raise Refused("over_cap", f"{len(listed)} {what}, this host allows {cap} in a pool of {n}")

@@ -132,17 +132,27 @@ class Breakers:
     def _over_latched(self, node: int, n_eligible: int) -> str:
         """Why one more node may not be held by an order, or ""."""
         limits = self.policy.caps
-        held = 1 + sum(r.state == "FORCED_OPEN" and seat != node for seat, r in self.records.items())
-        if held > caps.latch_limit(n_eligible, limits.latched_share):
+        if 1 + self._held(node) > caps.latch_limit(n_eligible, limits.latched_share):
             return "override_over_cap"
-        if not self.policy.override.keys and held > caps.latch_limit(n_eligible, limits.latched_unsigned_share):
+        ordered = 1 + sum(r.state == "FORCED_OPEN" and seat != node for seat, r in self.records.items())
+        if not self.policy.override.keys and ordered > caps.latch_limit(n_eligible, limits.latched_unsigned_share):
             return "unsigned_override_over_cap"
         return ""
 
+    def _held(self, but: int | None = None) -> int:
+        """Nodes that orders or the flap latch hold, as hosts count them: they refuse a state with more than their own cap."""
+        return sum((r.latched or r.state == "FORCED_OPEN") and seat != but for seat, r in self.records.items())
+
     def _within_latched(self, record: BreakerRecord, n_eligible: int) -> BreakerRecord:
-        """A record that opens; it is not latched where the latch holds its share of nodes already, and counts in the cap."""
-        held = 1 + sum(r.latched for r in self.records.values())
-        if record.latched and held > caps.latch_limit(n_eligible, self.policy.caps.latched_unsigned_share):
+        """A record that opens; it is not latched where the latch holds its share of nodes already, or orders leave it no place,
+        and counts in the cap.
+        """
+        limits = self.policy.caps
+        latched = 1 + sum(r.latched for r in self.records.values())
+        if record.latched and (
+            latched > caps.latch_limit(n_eligible, limits.latched_unsigned_share)
+            or 1 + self._held() > caps.latch_limit(n_eligible, limits.latched_share)
+        ):
             return msgspec.structs.replace(record, latched=False)
         return record
 

@@ -233,6 +233,16 @@ class TestCaps:
         assert set(view.held) == {"n1", "n2", "n3"}
         assert reason(view, pair((1, 5, 3), [*nodes[2:], node(9)], n_eligible=40, cap=1)) == "over_cap"
 
+    @pytest.mark.parametrize("scope", ["node", "session"])
+    def test_what_is_disabled_uses_no_cap_up_and_is_no_way_round_it(self, scope: Any) -> None:
+        view = new_view()
+        prefix = {"node": "n", "session": "session:"}[scope]
+        off = [node(i, scope=scope, subject=f"{prefix}{i}", state="DISABLED") for i in range(60)]
+        away = [node(70 + i, scope=scope, subject=f"{prefix}{70 + i}") for i in range(10)]
+        view.offer(*pair((1, 5, 1), [*off, *away]), 0.0)
+        opened = [node(i, scope=scope, subject=f"{prefix}{i}") for i in range(60)]
+        assert reason(view, pair((1, 5, 2), opened)) == "over_cap"
+
     def test_latched_nodes_have_a_cap_of_their_own(self) -> None:
         view = new_view()
         latched = [node(i, latched=True) for i in range(20)]

@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from model_judge import FLEET, POOL
 from model_redis import HostLink
+from model_scopes import FLEET, LIMITS, POOL, Traffic
 from slodrift_client import BreakerClient
 from slodrift_client.probes import Lease
 from slodrift_client.view import PoolView
+
+from schemas.scopes import scope_of
 
 __all__ = ["Host", "allowed_open"]
 
@@ -63,10 +65,11 @@ class Host:
         self.client = _Client(
             self.link, FLEET, [POOL], state_dir=self.folder, host=self.name, hosts=self.hosts, public_keys=[self.key],  # type: ignore[arg-type]
             pool_sizes={} if self.pool_size is None else {POOL: self.pool_size}, clock=self.clock, wall=self.wall,
-            rng=random.Random(self.seed),
+            rng=random.Random(self.seed), limits=LIMITS,
         )  # fmt: skip
         self.order = self.order_now()
         self.versions: dict[str, tuple[int, int, int]] = {}
+        self.traffic = Traffic()
         # What a file says counts as stale from the start: 5 s old.
         self.advanced_s = self.now_s() - 5.0
 
@@ -85,8 +88,8 @@ class Host:
         return (-1,) if head is None else (*head.version, head.hb)
 
     def refused(self) -> set[str]:
-        """Nodes that `allow` keeps from users now."""
-        return {subject for subject in self.view.held if not self.client.allow(subject)}
+        """Subjects that one and the same request is refused because of now; the bound on refusals is `Traffic`'s business."""
+        return {subject for subject in self.view.held if not self.client.passes(subject, POOL, "k")}
 
     def not_closed(self) -> dict[str, str]:
         """Effective states."""
@@ -94,13 +97,17 @@ class Host:
         return {s: state for s, held in self.view.held.items() if (state := held.state_at(now)) != "CLOSED"}
 
     def automatic(self) -> set[str]:
-        """Nodes that automation took away, by effective state."""
+        """Subjects that automation took away, by effective state."""
         held = self.view.held
         return {s for s, state in self.not_closed().items() if state in ("OPEN", "HALF_OPEN") and not held[s].entry.latched}
 
+    def nodes(self) -> set[str]:
+        """Nodes that automation took away."""
+        return {s for s in self.automatic() if scope_of(s) == "node"}
+
     def look(self) -> int:
         """One look at Redis, and everything that must hold of it; returns how many nodes it took away."""
-        before_open, before_order = self.automatic(), self.order
+        before_open, before_order = self.nodes(), self.order
         blocked = self.refused()
         shown_nothing = self.link.up and self.link.server.up and self.link._pair()[0] is None
         self.client.look()
@@ -112,10 +119,10 @@ class Host:
             assert held.entry.version >= self.versions.get(subject, (0, 0, 0)), f"I1: {subject} went back on {self.name}"
             self.versions[subject] = held.entry.version
         head = self.view.head
-        if added := self.automatic() - before_open:
+        if added := self.nodes() - before_open:
             assert head is not None
             allowed = allowed_open(head.n_eligible, head.cap, self.pool_size)
-            assert len(self.automatic()) <= allowed, f"I2: {self.name} took {sorted(added)} away, {allowed} are allowed"
+            assert len(self.nodes()) <= allowed, f"I2: {self.name} took {sorted(added)} away, {allowed} are allowed"
         if shown_nothing:
             assert self.refused() == blocked, "I18: an empty Redis opened or closed something"
         return len(added)

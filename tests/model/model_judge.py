@@ -1,7 +1,7 @@
 """Judges of the protocol model: the worker's own code for claims, restore, log, projector and sink, around a small rule book.
 
-What is replaced is what the protocol does not care about: detectors (a tick says which nodes look bad) and Kafka (lists). A tick
-is an input of the log of frames, so every judge that reads it decides the same.
+What is replaced is what the protocol does not care about: detectors (a tick says which nodes, classes, sessions look bad) and
+Kafka (lists). A tick is an input of the log of frames, so every judge that reads it decides the same.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from model_scopes import FLEET, POLICIES, POOL, act
 
 from detectors import breaker, caps
 from detectors.breaker import BreakerRecord
 from detectors.caps import CapState
 from schemas.policy import PoolPolicy
-from schemas.results import Decision
+from schemas.scopes import scope_of
 from schemas.signing import Signer
 from schemas.topics import DECISIONS
 from sinks.redis_decisions import DecisionSink
-from streams.judge.reasons import tx_of
+from streams.judge.decide import Breakers
 from streams.judge.results import TickOutput
+from streams.judge.scopes.scopes import Scopes
 from streams.settings import Settings
 from streams.worker import snapshot as snapshots
 from streams.worker.outputs import Outputs
@@ -31,12 +33,12 @@ from streams.worker.partition import JudgePartition, Step
 from streams.worker.projector import Projector
 from streams.worker.takeover import Takeover
 
-__all__ = ["BASE_MS", "FLEET", "POLICY", "POOL", "Crashed", "Judge", "Log", "PoolModel", "Tick", "drive", "read_log", "replayed"]
+__all__ = ["BASE_MS", "POLICY", "Crashed", "Judge", "Log", "PoolModel", "Tick", "drive", "read_log", "replayed"]
 
-FLEET, POOL = "prod", "llama/eu"
-POLICY = PoolPolicy(mode="enforce", caps={"velocity_share": 0.1})  # type: ignore[arg-type]
+POLICY = POLICIES[0]
+"""For its numbers: all policies have the same."""
 BASE_MS = 1_800_000_000_000
-_GRACE_S = 20.0
+_SETTINGS = Settings()
 _LOOP = asyncio.new_event_loop()
 
 
@@ -51,8 +53,9 @@ class Tick(msgspec.Struct, frozen=True):
         t: Its end, Unix seconds.
         n: Nodes with fresh telemetry, `known` that should be heard.
         bad: Nodes that meet the open condition.
-        good_probes, bad_probes: Nodes whose probes all succeed, or fail.
-        orders: (node, cause, end) of operators.
+        good_probes, bad_probes: Subjects whose probes (in a ramp, requests) all succeed, or fail.
+        orders: (subject, cause, end) of operators.
+        faulty: Classes, sessions, and the pool, that should open.
     """
 
     t: float
@@ -62,12 +65,14 @@ class Tick(msgspec.Struct, frozen=True):
     good_probes: frozenset[str] = frozenset()
     bad_probes: frozenset[str] = frozenset()
     orders: tuple[tuple[str, breaker.Cause, float], ...] = ()
+    faulty: tuple[str, ...] = ()
 
 
 @dataclass
 class Log:
-    """What Kafka keeps: frames, decisions, snapshots."""
+    """What Kafka keeps: frames, decisions, snapshots. And the policy, which every judge has."""
 
+    policy: PoolPolicy = POLICY
     ticks: list[Tick] = field(default_factory=list)
     records: list[bytes] = field(default_factory=list)
     snapshots: list[bytes] = field(default_factory=list)
@@ -78,81 +83,113 @@ class Log:
 
 
 class PoolModel:
-    """Stands where `PoolJudge` stands: breakers of one pool, by the real state machine and caps."""
+    """Stands where `PoolJudge` stands: breakers of one pool, by the real state machine and caps; those of scopes other than nodes
+    are the judge's own.
+    """
 
-    def __init__(self, epoch: int, generation: int) -> None:
-        self.policy, self.epoch, self.generation = POLICY, epoch, generation
-        self.records: dict[str, BreakerRecord] = {}
+    def __init__(self, policy: PoolPolicy, epoch: int, generation: int) -> None:
+        self.policy = policy
+        # Keeps the nodes' records by seat, bounds what is latched, and numbers and dresses decisions of every scope.
+        self.desk = Breakers(POOL, policy, "v1", epoch, generation)
+        self.scopes = Scopes(policy, self.desk.issue)
         self.caps = CapState()
-        self.seq = 0
         self.clock_ns: int | None = None
+        self.held_back: dict[str, str] = {}
 
     def snapshot(self) -> bytes:
-        records = {name: msgspec.structs.asdict(r) for name, r in self.records.items()}
-        return msgspec.msgpack.encode([self.seq, records, msgspec.structs.asdict(self.caps), self.clock_ns])
+        records = [msgspec.structs.asdict(r) for r in self.desk.records.values()]
+        others = {scope: breakers.dump() for scope, breakers in self.scopes.breakers.items()}
+        return msgspec.msgpack.encode([self.desk.seq, records, msgspec.structs.asdict(self.caps), self.clock_ns, others])
 
     @classmethod
-    def restore(cls, raw: bytes, epoch: int, generation: int) -> PoolModel:
-        model = cls(epoch, generation)
-        model.seq, records, state, model.clock_ns = msgspec.msgpack.decode(raw)
-        model.records = {name: msgspec.convert(r, BreakerRecord) for name, r in records.items()}
+    def restore(cls, raw: bytes, policy: PoolPolicy, epoch: int, generation: int) -> PoolModel:
+        model = cls(policy, epoch, generation)
+        model.desk.seq, records, state, model.clock_ns, others = msgspec.msgpack.decode(raw)
+        for raw_record in records:
+            record = msgspec.convert(raw_record, BreakerRecord)
+            model.desk.records[seat(record.subject)] = record
         model.caps = msgspec.convert(state, CapState)
+        for scope, breakers in model.scopes.breakers.items():
+            breakers.load(others[scope])
         return model
 
     def inherit(self, decisions: Any) -> None:
         """Nothing: the model reads its ticks again from the first one."""
 
     @property
+    def records(self) -> dict[str, BreakerRecord]:
+        """Of nodes."""
+        return {r.subject: r for r in self.desk.records.values()}
+
+    @property
     def away(self) -> list[BreakerRecord]:
-        return [r for r in self.records.values() if r.state not in breaker.CLOSED_STATES]
+        """Nodes."""
+        return [r for r in self.desk.records.values() if r.state not in breaker.CLOSED_STATES]
+
+    def everything(self) -> dict[str, BreakerRecord]:
+        """Records of all scopes."""
+        out = self.records
+        for breakers in self.scopes.breakers.values():
+            out |= breakers.records
+        return out
 
     def tick(self, tick: Tick) -> TickOutput:
         self.clock_ns = round(tick.t * 1e9)
+        rules = self.policy.breaker
         out = TickOutput(tick.t, POOL, n_eligible=tick.n)
         for name, cause, end in tick.orders:
-            record = self.records.get(name, BreakerRecord(subject=name))
-            if (record.state, cause) in breaker.MOVES:
-                self._move(out, record, cause, tick.t, until_s=None if cause == "release" else end)
-        for name in sorted(self.records):
-            record = self.records[name]
-            good = POLICY.breaker.close_successes if name in tick.good_probes else 0
-            bad = POLICY.breaker.reopen_failures if name in tick.bad_probes else 0
-            record, due = breaker.step(record, tick.t, good, bad, POLICY.breaker)
-            self.records[name] = record
-            if due is not None:
-                self._move(out, record, due, tick.t)
-        self.caps = caps.step_freeze(self.caps, tick.t, tick.n, len(tick.bad), tick.n, tick.known, POLICY.caps)
-        for name in tick.bad:
-            record = self.records.get(name, BreakerRecord(subject=name))
-            if not breaker.may_trip(record, tick.t, POLICY.breaker):
+            if scope_of(name) != "node" or (cause == "force_open" and self.desk._over_latched(seat(name), tick.n)):
                 continue
-            if not caps.may_open(self.caps, tick.t, tick.n, len(self.away), POLICY.caps):
+            record = self._record(name)
+            if (record.state, cause) in breaker.MOVES:
+                self._move(out, record, cause, tick.t, tick.n, until_s=None if cause == "release" else end)
+        for name in sorted(self.records):
+            good = rules.close_successes if name in tick.good_probes else 0
+            bad = rules.reopen_failures if name in tick.bad_probes else 0
+            record, due = breaker.step(self._record(name), tick.t, good, bad, rules)
+            self.desk.records[seat(name)] = record
+            if due is not None:
+                self._move(out, record, due, tick.t, tick.n)
+        self.caps = caps.step_freeze(self.caps, tick.t, tick.n, len(tick.bad), tick.n, tick.known, self.policy.caps)
+        for name in tick.bad:
+            record = self._record(name)
+            if not breaker.may_trip(record, tick.t, rules):
+                continue
+            if not caps.may_open(self.caps, tick.t, tick.n, len(self.away), self.policy.caps):
                 self.caps = caps.after_open(self.caps, tick.t)
-                self._move(out, record, "trip", tick.t)
+                self._move(out, record, "trip", tick.t, tick.n)
+        acted = act(self.scopes, tick)
+        out.decisions += acted.decisions
+        self.held_back = acted.capped
         return out
 
-    def _move(self, out: TickOutput, record: BreakerRecord, cause: breaker.Cause, t: float, until_s: float | None = None) -> None:
-        record = breaker.move(record, cause, t, POLICY.breaker, grace_s=_GRACE_S, until_s=until_s)
-        self.records[record.subject] = record
-        self.seq += 1
-        evidence = {"cause": cause, "streak": record.streak}
-        out.decisions.append(
-            Decision(
-                t=t, pool=POOL, scope="node", subject=record.subject, state=record.state, mode="enforce",
-                version=(self.generation, self.epoch, self.seq), latched=record.latched,
-                tx=tx_of(POOL, "node", record.subject, record.state, t, "v1", evidence),
-                action="none" if record.state in breaker.CLOSED_STATES else "eject",
-                not_after=breaker.not_after_s(record, POLICY.breaker, _GRACE_S), evidence=evidence,
-            )
-        )  # fmt: skip
+    def _record(self, name: str) -> BreakerRecord:
+        return self.desk.records.get(seat(name)) or BreakerRecord(subject=name)
+
+    def _move(
+        self, out: TickOutput, record: BreakerRecord, cause: breaker.Cause, t: float, n: int, until_s: float | None = None
+    ) -> None:
+        record = breaker.move(record, cause, t, self.policy.breaker, grace_s=self.desk.grace_s, until_s=until_s)
+        if cause == "trip":
+            record = self.desk._within_latched(record, n)
+        self.desk.records[seat(record.subject)] = record
+        out.decisions.append(self.desk.issue("node", record, t, "drawn", {"cause": cause}))
+
+
+def seat(name: str) -> int:
+    """Of a node."""
+    return int(name[1:])
 
 
 class _Factory:
+    def __init__(self, policy: PoolPolicy) -> None:
+        self.policy = policy
+
     def new(self, pool: str, epoch: int, generation: int) -> Any:
-        return PoolModel(epoch, generation)
+        return PoolModel(self.policy, epoch, generation)
 
     def restore(self, pool: str, raw: bytes, epoch: int, generation: int) -> Any:
-        return PoolModel.restore(raw, epoch, generation)
+        return PoolModel.restore(raw, self.policy, epoch, generation)
 
 
 class _Producer:
@@ -187,7 +224,7 @@ class _Record:
 
 class _Takeover(Takeover):
     def __init__(self, log: Log, producer: Any) -> None:
-        super().__init__(Settings(), producer, _Factory(), generation=1, with_snapshots=True)
+        super().__init__(_SETTINGS, producer, _Factory(log.policy), generation=1, with_snapshots=True)
         self.log = log
         self._config = {"log": log}
 
@@ -235,7 +272,7 @@ class Judge:
     def work(self, check: Callable[[PoolModel, Tick, TickOutput, dict[str, BreakerRecord]], None]) -> None:
         """Judge every tick that it has not judged yet."""
         while self.alive and (position := self.state.next_offset or 0) < len(self.log.ticks):
-            before = dict(self.model.records)
+            before = self.model.everything()
             out = self.model.tick(self.log.ticks[position])
             check(self.model, self.log.ticks[position], out, before)
             self.state.n_eligible[POOL] = out.n_eligible
@@ -269,9 +306,9 @@ def drive_io(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return _LOOP.run_until_complete(coroutine)
 
 
-def replayed(ticks: Sequence[Tick]) -> list[str]:
+def replayed(policy: PoolPolicy, ticks: Sequence[Tick]) -> list[str]:
     """Identities of the decisions that a judge gives that was there from the beginning."""
-    model = PoolModel(0, 1)
+    model = PoolModel(policy, 0, 1)
     return [d.tx for tick in ticks for d in model.tick(tick).decisions]
 
 

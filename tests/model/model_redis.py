@@ -13,7 +13,7 @@ from redis.exceptions import ConnectionError as Away
 from schemas.redis_keys import PoolKeys
 from sinks.redis_library import library_source
 
-__all__ = ["HostLink", "JudgeLink", "Server"]
+__all__ = ["FixedLink", "HostLink", "JudgeLink", "Server"]
 
 
 class Server:
@@ -157,3 +157,17 @@ class HostLink:
     def _reach(self) -> None:
         if not (self.up and self.server.up):
             raise Away("away")
+
+
+class FixedLink(HostLink):
+    """Shows what it is told to show, whatever stands there and whoever is up."""
+
+    def __init__(self, server: Server, pair: tuple[bytes | None, bytes | None]) -> None:
+        super().__init__(server)
+        self.old = pair
+
+    def mget(self, *keys: str) -> list[bytes | None]:
+        return list(self._pair())
+
+    def _reach(self) -> None:
+        """It is always there."""

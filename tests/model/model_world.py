@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from model_host import Host, allowed_open
-from model_judge import BASE_MS, FLEET, POLICY, POOL, Judge, Log, PoolModel, Tick, replayed
-from model_redis import HostLink, JudgeLink, Server
+from model_judge import BASE_MS, POLICY, Judge, Log, PoolModel, Tick, replayed
+from model_redis import FixedLink, HostLink, JudgeLink, Server
+from model_scopes import FLEET, LIMITS, OTHERS, POOL, check_scopes, dress, refusal_limit, wrong_state
 
 from detectors.breaker import BreakerRecord
 from schemas.contract import Entry, build, encode
+from schemas.policy import PoolPolicy
 from schemas.results import Decision
+from schemas.scopes import scope_of
 from schemas.signing import Domain, Signer
 from streams.judge.results import TickOutput
 from streams.worker.decision_log import EpochRecord
@@ -51,11 +54,11 @@ class _Signer(Signer):
 
 
 class World:
-    """Args: `server`, the shared Redis."""
+    """Args: `server`, the shared Redis; `policy`, of the pool."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: Server, folder: Path, policy: PoolPolicy) -> None:
         self.server, self.now = server, 0.0
-        self.log = Log()
+        self.log = Log(policy)
         self.n = 40
         self.poisoned = False
         self.issued: set[tuple[tuple[int, int, int], int, str]] = set()
@@ -67,7 +70,7 @@ class World:
         sizes = (None, 40, 40, 20)
         self.hosts = [
             Host(
-                name, _HOSTS, HostLink(server), lambda: self.now, key=_PEM, pool_size=sizes[i], seed=i,
+                name, _HOSTS, HostLink(server), self.now_s, key=_PEM, pool_size=sizes[i], seed=i,
                 folder=Path(self.disk.name) / name if i in (1, 2) else None,
             )
             for i, name in enumerate(_HOSTS)
@@ -81,6 +84,9 @@ class World:
             SEEN.update(host.view.refused)
         SEEN["fenced"] += sum(judge.sink.refused.get("STALE", 0) for judge in (self.active, *self.zombies))
         self.disk.cleanup()
+
+    def now_s(self) -> float:
+        return self.now
 
     # -- what happens
 
@@ -105,6 +111,43 @@ class World:
         for host in self.hosts if hosts is None else hosts:
             SEEN["node taken away"] += host.look()
         self.check()
+
+    def requests(self, i: int, n: int) -> None:
+        """Requests of every class and session come to a host."""
+        host = self.hosts[i]
+        SEEN["asked"] += bool(host.client._blocked)
+        SEEN["refused"] += host.traffic.ask(host.client, self.now, n, OTHERS, host.pool_size)
+        SEEN["refusal bound held"] += sum(r.overruled > 0 for r in host.client._refusals.values())
+
+    def mislead(self, i: int, counts: Mapping[str, int], first: str) -> None:
+        """The judge itself signs a state that takes too much, perhaps of what it had harmlessly named in another `first`. A
+        process like the host's sees it, and is thrown away.
+        """
+        real = self.hosts[i]
+        link = FixedLink(self.server, self.server.pair())
+        host = Host(real.name, real.hosts, link, self.now_s, key=_PEM, pool_size=real.pool_size, folder=None, seed=real.seed)
+        host.look()
+        epoch, issued_ms, key = 1 << 41, BASE_MS + round(self.now * 1000), Signer(_KEY)
+        if first:
+            link.old = wrong_state(counts, (1, epoch, 1), issued_ms, key, first)
+            host.client.look()
+            assert not host.refused(), f"{host.name} refuses what is {first}"
+        link.old = wrong_state(counts, (1, epoch, 2), issued_ms, key)
+        host.client.look()
+        size = 100_000 if host.pool_size is None else host.pool_size * 11 // 10
+        fits = (
+            counts["nodes"] <= allowed_open(size, 100_000, None) and counts["latched"] <= size // 5
+            and counts["sessions"] <= LIMITS.max_sessions and counts["classes"] <= LIMITS.max_requests
+        )  # fmt: skip
+        taken = host.view.head is not None and host.view.head.version == (1, epoch, 2)
+        assert taken == fits, f"I17: {host.name} {'takes' if taken else 'refuses'} {counts} in a pool of {size}"
+        SEEN["wrong state obeyed" if taken else "wrong state refused"] += 1
+        if not taken:
+            return
+        names = tuple(s for s in host.view.held if scope_of(s) != "node")
+        refused = host.traffic.ask(host.client, self.now, 60, names, host.pool_size)
+        assert refused <= refusal_limit(host.client, 60, host.pool_size), "a wrong judge takes a pool away"
+        SEEN["wrong state bounded"] += any(r.overruled for r in host.client._refusals.values())
 
     def attack(self, kind: str, pick: int) -> None:
         """Somebody who may write to Redis, and has no key, does."""
@@ -180,24 +223,27 @@ class World:
         self._five_seconds()
         if self.active.sink.refused.get("OVER_CAP", 0) > refused:
             # Opened while Redis was away or behind, and the cap shrank since: they may not be added, hosts go by age.
-            away = [d for d in self.obeyed().values() if d.state in ("OPEN", "HALF_OPEN") and not d.latched]
+            away = [d for d in self.obeyed().values() if d.scope == "node" and d.state in ("OPEN", "HALF_OPEN") and not d.latched]
             assert len(away) > allowed_open(self.log.ticks[-1].n, 20, None), "I3: the cap kept an honest state from the hosts"
             self.server.lose_all(functions=False)
             self._five_seconds()
         live = self.obeyed().values()
-        wanted = {d.subject: (d.state, d.tx) for d in live}
-        SEEN["healed with nodes away" if wanted else "healed"] += 1
+        wanted = {d.subject: dress(d) for d in live}
+        SEEN["healed"] += 1
+        for what in {("nodes away" if d.scope == "node" else f"{d.scope} {d.action}") for d in live}:
+            SEEN[f"healed with {what}"] += 1
         for host in self.hosts:
-            has = {s: (h.entry.state, h.entry.tx) for s, h in host.view.held.items()}
-            if has != wanted:  # only a state that is over the host's own cap may be refused, and then it says so
+            has = {s: dress(h.entry) for s, h in host.view.held.items()}
+            if has != wanted:  # only a state with more nodes than the host's own cap may be refused, and then it says so
                 status = host.client.status()
                 assert status.pools[POOL].last_refusal.startswith("over_cap"), (
                     f"I16: {host.name} has {has}, the log says {wanted}"
                 )
-                automatic = [d for d in live if d.state in ("OPEN", "HALF_OPEN") and not d.latched]
+                nodes = [d for d in live if d.scope == "node"]
+                automatic = [d for d in nodes if d.state in ("OPEN", "HALF_OPEN") and not d.latched]
                 n = self.log.ticks[-1].n
                 over = len(automatic) > allowed_open(n, 10**6, host.pool_size)
-                forced = [d for d in live if d.latched or d.state == "FORCED_OPEN"]
+                forced = [d for d in nodes if d.latched or d.state == "FORCED_OPEN"]
                 size = n if host.pool_size is None else min(n, host.pool_size * 11 // 10)
                 assert over or len(forced) > max(1, size // 5), f"I16: {host.name} refuses a state within its caps"
 
@@ -239,24 +285,30 @@ class World:
 
     def _judged(self, model: PoolModel, tick: Tick, out: TickOutput, before: dict[str, BreakerRecord]) -> None:
         """Of every tick that any judge, zombies too, judges."""
-        opened = [d.subject for d in out.decisions if d.evidence["cause"] == "trip"]
-        assert set(opened) <= set(tick.bad), f"I14: opened without evidence: {opened}"
+        after = model.everything()
+        check_scopes(model.policy, tick, out.decisions, before, after)
+        SEEN["scope cap held back"] += any("the cap is" in why for why in model.held_back.values())
+        tripped = {d.subject for d in out.decisions if d.evidence["cause"] == "trip"}
+        assert tripped <= {*tick.bad, *tick.faulty}, f"I14: opened without evidence: {tripped}"
         automatic = [r for r in model.records.values() if r.state in ("OPEN", "HALF_OPEN")]
-        if opened:
+        if tripped.intersection(tick.bad):
             assert len(automatic) <= allowed_open(tick.n, 20, None), "I2: the judge took too many away"
             assert len(tick.bad) < 2 or len(tick.bad) <= 0.3 * tick.n, "opens while the cause is shared"
+        given_up = {d.subject for d in out.decisions if d.evidence["cause"] == "gone"}
         ordered = {name for name, _, _ in tick.orders}
         for name, was in before.items():
-            now = model.records[name]
-            if name in ordered or was.since_s is None:
+            if name in ordered or was.since_s is None or was.state in ("CLOSED", "DISABLED"):
                 continue
+            now = after[name]
             if was.state == "OPEN" and was.until_s is not None and was.until_s <= tick.t:
                 assert now.state != "OPEN", f"I3: {name} is open beyond its end"
             probed_s = tick.t - was.since_s
             if was.state == "HALF_OPEN" and name in tick.good_probes - tick.bad_probes and was.probes_bad == 0 and probed_s >= 15:
                 assert now.state == "CLOSED" or now.ramp == was.ramp + 1, f"I3: {name} did not get its traffic back"
-            if was.state == "HALF_OPEN" and now.state == "CLOSED":
-                assert was.ramp == len(POLICY.breaker.close_ramp), f"{name} closed without its ramp"
+            if was.state == "HALF_OPEN" and now.state == "CLOSED" and name not in given_up:
+                degraded = getattr(model.policy.breaker.actions, scope_of(name)).action == "degrade"
+                steps = 0 if degraded else len(POLICY.breaker.close_ramp)
+                assert was.ramp == steps, f"{name} closed after {was.ramp} steps of its ramp, not {steps}"
         for decision in out.decisions:
             if decision.state in ("OPEN", "HALF_OPEN"):
                 assert decision.not_after is not None, "I4: no end"
@@ -291,7 +343,7 @@ class World:
                 assert said.setdefault(record.tx, record.version) == record.version, f"I12: {record.tx} was decided twice"
             else:
                 SEEN["void decision"] += 1
-        expected = replayed(self.log.ticks[: self.active.state.next_offset or 0])
+        expected = replayed(self.log.policy, self.log.ticks[: self.active.state.next_offset or 0])
         assert list(said) == expected, "I12: the log is not what a replay gives"
 
     def _read_log(self) -> None:

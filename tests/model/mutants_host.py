@@ -226,8 +226,8 @@ MUTANTS = (
         "host-sessions",
         "a host bounds sessions",
         CLIENT + "view.py",
-        '[e for e in entries if e.scope == "session"], limits.max_sessions)',
-        '[e for e in entries if e.scope == "session"], 1 << 31)',
+        '[e for e in taken if e.scope == "session"], limits.max_sessions)',
+        '[e for e in taken if e.scope == "session"], 1 << 31)',
         VIEW,
     ),
     # -- probes

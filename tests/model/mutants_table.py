@@ -8,8 +8,9 @@ from __future__ import annotations
 import mutants_detection
 import mutants_host
 import mutants_judge
+import mutants_scopes
 from mutant import Mutant
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS: tuple[Mutant, ...] = mutants_host.MUTANTS + mutants_judge.MUTANTS + mutants_detection.MUTANTS
+MUTANTS: tuple[Mutant, ...] = mutants_host.MUTANTS + mutants_judge.MUTANTS + mutants_scopes.MUTANTS + mutants_detection.MUTANTS

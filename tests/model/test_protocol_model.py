@@ -18,11 +18,13 @@ import pytest
 import redis as driver
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from model_judge import FLEET, POOL, Tick, read_log
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from model_judge import Tick, read_log
 from model_redis import Server
+from model_scopes import FLEET, OTHERS, POLICIES, POOL, SESSIONS
 from model_world import ATTACKS, SEEN, World
 
+from schemas.policy import PoolPolicy
 from schemas.redis_keys import PoolKeys
 from streams.embedded.redis_server import RedisServer
 from streams.worker import outputs, projector, takeover
@@ -35,10 +37,15 @@ _TOLD = 1000
 WANTED = (
     "healed with nodes away", "node taken away", "void decision", "fenced", "rollback", "bad_signature", "unknown_key",
     "unsigned", "mismatch", "over_cap", "foreign", "from a file", "probe", "state lost while nodes were away",
+    "healed with session shed", "healed with session fallback", "healed with request shed", "healed with request fallback",
+    "healed with request degrade", "healed with pool shed", "healed with pool degrade", "healed with pool fallback",
+    "scope cap held back", "scopes taken over", "refused", "refusal bound held", "wrong state obeyed", "wrong state refused",
+    "wrong state bounded",
 )  # fmt: skip
 """What must have happened often enough for a pass to mean something."""
 
 nodes = st.integers(0, 39).map(lambda i: f"n{i}")
+others = st.lists(st.sampled_from(OTHERS), max_size=3, unique=True).map(tuple)
 few = st.lists(st.integers(0, 5).map(lambda i: f"n{i}"), max_size=3, unique=True).map(tuple)
 host = st.integers(0, 3)
 pick = st.integers(0, 1 << 20)
@@ -52,9 +59,12 @@ class Protocol(RuleBasedStateMachine):
         super().__init__()
         self.server.client.flushall()
         self.server.load_library()
-        self.world = World(Server(self.server.client, self.server.keys), self.folder)
         self.orders: dict[str, tuple[str, float]] = {}
         self.saved_poisoned = False
+
+    @initialize(policy=st.sampled_from(POLICIES))
+    def begin(self, policy: PoolPolicy) -> None:
+        self.world = World(Server(self.server.client, self.server.keys), self.folder, policy)
 
     # -- ordinary life
 
@@ -66,12 +76,22 @@ class Protocol(RuleBasedStateMachine):
     def a_node_is_bad(self, bad: tuple[str, ...]) -> None:
         self._tick(bad, True, False, 0)
 
-    @rule(node=nodes, waited_s=st.sampled_from((20.0, 40.0, 70.0, 130.0, 620.0)))
-    def a_tick_later(self, node: str, waited_s: float) -> None:
+    @rule(faulty=others, good=st.booleans(), failing=st.booleans(), silent=st.sampled_from((0, 0, 0, 8)))
+    def classes_or_sessions_are_bad(self, faulty: tuple[str, ...], good: bool, failing: bool, silent: int) -> None:
+        self._tick((), good, failing, silent, faulty)
+
+    @rule(
+        node=nodes, other=st.sampled_from(OTHERS), waited_s=st.sampled_from((20.0, 40.0, 70.0, 130.0, 620.0)), good=st.booleans()
+    )
+    def a_tick_later(self, node: str, other: str, waited_s: float, good: bool) -> None:
         for _ in range(5):
             self.world.now += waited_s / 5
             self.world.active.beat()
-        self._tick((node,), True, False, 0)
+        self._tick((node,), good, False, 0, (other,))
+
+    @rule(i=host, n=st.sampled_from((3, 20, 60)))
+    def requests_come(self, i: int, n: int) -> None:
+        self.world.requests(i, n)
 
     @rule(times=st.integers(1, 4))
     def heartbeats(self, times: int) -> None:
@@ -94,9 +114,14 @@ class Protocol(RuleBasedStateMachine):
         self.world.n = n
         self._tick((), True, False, 0)
 
-    @rule(node=nodes, cause=st.sampled_from(("force_open", "disable", "release")), length_s=st.sampled_from((20.0, 3000.0)))
-    def operator_orders(self, node: str, cause: str, length_s: float) -> None:
-        self.orders[node] = cause, length_s
+    @rule(subject=nodes | st.sampled_from(OTHERS), cause=st.sampled_from(("force_open", "disable", "release")),
+          length_s=st.sampled_from((20.0, 3000.0)))  # fmt: skip
+    def operator_orders(self, subject: str, cause: str, length_s: float) -> None:
+        self.orders[subject] = cause, length_s
+
+    @rule(n=st.integers(2, 5), cause=st.sampled_from(("force_open", "force_open", "disable")))
+    def operators_order_many(self, n: int, cause: str) -> None:
+        self.orders |= dict.fromkeys(SESSIONS[:n], (cause, 3000.0))
 
     @rule(i=host)
     def probe(self, i: int) -> None:
@@ -121,6 +146,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(skew_s=st.sampled_from((0, -3600, 3600)))
     def judge_crashes(self, skew_s: int) -> None:
         self.world.start_judge(1000 * skew_s)
+        SEEN["scopes taken over"] += any(b.taken for b in self.world.active.model.scopes.breakers.values())
 
     @rule(skew_s=st.sampled_from((0, 60)))
     def judge_is_paused_and_replaced(self, skew_s: int) -> None:
@@ -178,6 +204,12 @@ class Protocol(RuleBasedStateMachine):
         self.world.attack(kind, at)
         self.world.look()
 
+    @rule(i=host, nodes=st.sampled_from((0, 1, 4, 30)), latched=st.sampled_from((0, 0, 4, 25)),
+          sessions=st.sampled_from((0, 1, 3, 4)), classes=st.sampled_from((0, 1, 5, 64, 65)), pools=st.integers(0, 1),
+          first=st.sampled_from(("", "DISABLED")))  # fmt: skip
+    def the_judge_signs_what_is_wrong(self, i: int, first: str, **counts: int) -> None:
+        self.world.mislead(i, counts, first)
+
     @rule(i=host, at=pick, torn=st.booleans())
     def a_host_is_shown_something_old(self, i: int, at: int, torn: bool) -> None:
         seen, link = self.world.server.seen, self.world.hosts[i].link
@@ -221,16 +253,17 @@ class Protocol(RuleBasedStateMachine):
         finally:
             self.world.close()
 
-    def _tick(self, bad: tuple[str, ...], good: bool, failing: bool, silent: int) -> None:
+    def _tick(self, bad: tuple[str, ...], good: bool, failing: bool, silent: int, faulty: tuple[str, ...] = ()) -> None:
         world = self.world
         world.now += 5.0
-        away = frozenset(r.subject for r in world.active.model.away)
+        away = frozenset(s for s, r in world.active.model.everything().items() if r.state == "HALF_OPEN")
         orders, self.orders = self.orders, {}
         world.tick(
             Tick(
                 world.now, max(0, world.n - silent), world.n, bad,
                 away if good else frozenset(), away if failing else frozenset(),
-                tuple((node, cause, world.now + length_s) for node, (cause, length_s) in orders.items()),  # type: ignore[misc]
+                tuple((subject, cause, world.now + length_s) for subject, (cause, length_s) in orders.items()),  # type: ignore[misc]
+                faulty,
             )
         )  # fmt: skip
         world.active.beat()

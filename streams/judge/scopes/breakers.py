@@ -54,10 +54,11 @@ class ScopeBreakers:
         issue: Makes decisions.
         limit: Most that open subjects may weigh together.
         what: What the weight is a share of, in words.
+        unit: What every subject weighs, where all weigh the same; what an order opens is then counted, too.
     """
 
-    def __init__(self, scope: Scope, policy: PoolPolicy, issue: Issue, limit: float, what: str) -> None:
-        self.scope, self.policy, self.limit, self.what = scope, policy, limit, what
+    def __init__(self, scope: Scope, policy: PoolPolicy, issue: Issue, limit: float, what: str, unit: float = 0.0) -> None:
+        self.scope, self.policy, self.limit, self.what, self.unit = scope, policy, limit, what, unit
         self.records: dict[str, BreakerRecord] = {}
         self.weight: dict[str, float] = {}
         self.asked_s: dict[str, float] = {}
@@ -132,6 +133,11 @@ class ScopeBreakers:
             out.append(self._move(t_s, record, reason, {"cause": "trip", **want.evidence}))
         return out, held
 
+    def over(self, order: OverrideEvent) -> bool:
+        """Whether an order would open more than the limit: hosts refuse a state with more than their own."""
+        more = self.unit if order.state == "FORCED_OPEN" and not self.away(order.subject) else 0.0
+        return more > 0.0 and self.taken + more > self.limit + 1e-9
+
     def obey(self, t_s: float, order: OverrideEvent) -> Decision | None:
         """Follow an operator's order; None when the breaker is in that state already."""
         record = self.records.get(order.subject) or BreakerRecord(subject=order.subject)
@@ -143,6 +149,8 @@ class ScopeBreakers:
         evidence: dict[str, Any] = {"cause": cause, "operator": operator_evidence(order)}
         if record.state == "FORCED_OPEN":
             evidence["over_cap"] = self.taken > self.limit + 1e-9
+            if self.unit:
+                self.weight[order.subject] = self.unit
         reason = f"{order.subject}: {order.operator} ordered {order.state}: {order.reason}"
         tx = tx_of(order.pool, self.scope, order.subject, record.state, order.start, "", {"override": order.id})
         return self._move(t_s, record, reason, evidence, tx)
@@ -151,8 +159,8 @@ class ScopeBreakers:
         """Take over what the decision log says of a subject, see `streams.judge.inherit`."""
         if is_news(self.records.get(decision.subject), decision):
             self.records[decision.subject] = record_of(decision, self.grace_s)
-            weight = decision.evidence.get("weight_ratio", 0.0)
-            self.weight[decision.subject] = float(weight) if isinstance(weight, int | float) else 0.0
+            weight = decision.evidence.get("weight_ratio", self.unit)
+            self.weight[decision.subject] = float(weight) if isinstance(weight, int | float) else self.unit
             self.asked_s[decision.subject] = decision.t
             self.caps = with_open(self.caps, decision, self.policy.caps.velocity_window_s)
 

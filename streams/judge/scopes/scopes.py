@@ -57,7 +57,7 @@ class Scopes:
         self.adapters, self.tenants = self.classes.adapters, self.classes.tenants
         limits = policy.caps
         self.breakers = {
-            "session": ScopeBreakers("session", policy, issue, limits.session_share, "the session buckets"),
+            "session": ScopeBreakers("session", policy, issue, limits.session_share, "the session buckets", 1 / SESSION_BUCKETS),
             "request": ScopeBreakers("request", policy, issue, limits.request_share, "the traffic"),
             "pool": ScopeBreakers("pool", policy, issue, 1.0, "the pool"),
         }
@@ -155,6 +155,9 @@ class Scopes:
         breakers = self.breakers[scope_of(order.subject)]
         if order.subject not in breakers.records and len(breakers.records) >= MAX_CLASSES:
             self.refused["too_many_overrides"] += 1
+            return
+        if breakers.over(order):
+            self.refused["override_over_cap"] += 1
             return
         decision = breakers.obey(t_s, order)
         if decision is None:

@@ -1,0 +1,237 @@
+"""Guards of request classes, session buckets and the pool, and of what orders and the flap latch hold, each with its edit."""
+
+from __future__ import annotations
+
+from mutant import MODEL, m
+
+__all__ = ["MUTANTS"]
+
+HELD = "tests/judge/test_latched_caps.py"
+VIEW = "tests/client/test_view.py"
+SCOPES = "streams/judge/scopes/breakers.py"
+LUA = "schemas/redis/slodrift.lua"
+CLIENT = "client/slodrift_client/"
+
+MUTANTS = (
+    # -- orders and the flap latch
+    m(
+        "order-latch",
+        "orders and the flap latch share one cap",
+        "streams/judge/decide.py",
+        'sum((r.latched or r.state == "FORCED_OPEN") and seat',
+        'sum((r.state == "FORCED_OPEN") and seat',
+        HELD,
+    ),
+    m(
+        "latch-cap",
+        "the flap latch holds one node in twenty",
+        "streams/judge/decide.py",
+        "latched > caps.latch_limit(n_eligible, limits.latched_unsigned_share)",
+        "False",
+        HELD,
+    ),
+    m(
+        "latch-orders",
+        "the flap latch leaves room for orders",
+        "streams/judge/decide.py",
+        "or 1 + self._held() > caps.latch_limit(n_eligible, limits.latched_share)",
+        "or False",
+        HELD,
+    ),
+    # -- classes, sessions and the pool in the judge
+    m(
+        "scope-order-cap",
+        "orders open no more buckets than hosts take",
+        "streams/judge/scopes/scopes.py",
+        "if breakers.over(order):",
+        "if False:",
+        MODEL,
+        HELD,
+    ),
+    m(
+        "scope-order-weight",
+        "buckets that orders opened count",
+        SCOPES,
+        "            if self.unit:\n                self.weight[order.subject] = self.unit\n",
+        "",
+        MODEL,
+        HELD,
+    ),
+    m(
+        "scope-taken",
+        "half-open classes and sessions count",
+        SCOPES,
+        "for subject in self.records if self.away(subject))",
+        'for subject in self.records if self.records[subject].state == "OPEN")',
+        MODEL,
+    ),
+    m(
+        "scope-share",
+        "a class weighs its share of the traffic",
+        SCOPES,
+        "self.weight[want.subject] = want.weight",
+        "self.weight[want.subject] = 0.0",
+        MODEL,
+    ),
+    m(
+        "scope-freeze",
+        "a cause that classes share freezes them",
+        "streams/judge/scopes/scopes.py",
+        "breakers.caps = caps.step_freeze(breakers.caps, t_s, _MILLE, round(bad * _MILLE), fresh, n_known, self.policy.caps)",
+        "pass",
+        MODEL,
+    ),
+    m(
+        "scope-end",
+        "an open class or session ends by itself",
+        SCOPES,
+        "            if cause is None:\n                continue\n",
+        '            if cause in (None, "open_over"):\n                continue\n',
+        MODEL,
+    ),
+    m(
+        "scope-dwell",
+        "a class stays closed for a while",
+        SCOPES,
+        "if not breaker.may_trip(record, t_s, self.policy.breaker):",
+        "if self.away(want.subject):",
+        MODEL,
+        "tests/judge/test_scopes.py",
+    ),
+    m(
+        "scope-ramp",
+        "classes get their traffic back in steps",
+        SCOPES,
+        "rules, ramps=self.ramps)",
+        "rules, ramps=False)",
+        MODEL,
+    ),
+    m(
+        "scope-degrade",
+        "what is degraded closes at once",
+        SCOPES,
+        "rules, ramps=self.ramps)",
+        "rules, ramps=True)",
+        MODEL,
+    ),
+    m(
+        "scope-order",
+        "an order is about its own scope",
+        "streams/judge/scopes/scopes.py",
+        "breakers = self.breakers[scope_of(order.subject)]\n        if order.subject not in",
+        'breakers = self.breakers["session"]\n        if order.subject not in',
+        MODEL,
+    ),
+    m(
+        "scope-restore",
+        "a judge that is restored knows what is taken",
+        SCOPES,
+        'self.weight, self.asked_s = dict(raw["weight"]), dict(raw["asked"])',
+        'self.weight, self.asked_s = {}, dict(raw["asked"])',
+        MODEL,
+    ),
+    m(
+        "scope-action",
+        "a scope has its own action",
+        "streams/judge/decide.py",
+        "rule = getattr(self.policy.breaker.actions, scope)",
+        "rule = self.policy.breaker.actions.request",
+        MODEL,
+    ),
+    # -- the log
+    m(
+        "live-scope",
+        "closed classes and sessions are not live in the log",
+        "streams/worker/decision_log.py",
+        "subjects.pop((decision.scope, decision.subject), None)",
+        'subjects.pop(("node", decision.subject), None)',
+        MODEL,
+    ),
+    # -- hosts
+    m(
+        "stale-scopes",
+        "a stale class or session ends, too",
+        CLIENT + "view.py",
+        "if not entry.hold:",
+        'if not entry.hold and entry.scope == "node":',
+        MODEL,
+    ),
+    m(
+        "host-disabled",
+        "what is disabled first is no way round a cap",
+        CLIENT + "view.py",
+        'if held.state_at(now) not in ("CLOSED", "DISABLED")}',
+        'if held.state_at(now) != "CLOSED"}',
+        MODEL,
+        VIEW,
+    ),
+    m(
+        "host-disabled-free",
+        "what is disabled uses no cap up",
+        CLIENT + "view.py",
+        'taken = [e for e in entries if e.state != "DISABLED"]',
+        "taken = list(entries)",
+        MODEL,
+        VIEW,
+    ),
+    m(
+        "host-classes",
+        "a host bounds classes",
+        CLIENT + "view.py",
+        '[e for e in taken if e.scope == "request"], limits.max_requests)',
+        '[e for e in taken if e.scope == "request"], 1 << 31)',
+        MODEL,
+        VIEW,
+    ),
+    m(
+        "capped-scope",
+        "classes and sessions use no node's place up",
+        CLIENT + "contract.py",
+        'return self.scope == "node" and not self.latched and self.state in ("OPEN", "HALF_OPEN")',
+        'return not self.latched and self.state in ("OPEN", "HALF_OPEN")',
+        MODEL,
+    ),
+    m(
+        "lua-capped-scope",
+        "nor in Redis",
+        LUA,
+        "return entry.scope == 'node' and not entry.latched",
+        "return not entry.latched",
+        MODEL,
+    ),
+    m(
+        "refusals-nodes",
+        "nodes that are away use the bound on refusals up",
+        CLIENT + "gate.py",
+        "self._limits.max_refused_ratio - nodes[pool] / max(1, sum(heads))",
+        "self._limits.max_refused_ratio",
+        MODEL,
+    ),
+    m(
+        "refusals-claim",
+        "a claimed population widens no bound on refusals",
+        CLIENT + "gate.py",
+        "heads = [view.population(view.head) for view",
+        "heads = [view.head.n_eligible for view",
+        MODEL,
+        "tests/client/test_actions.py",
+    ),
+    m(
+        "refusals-window",
+        "the bound is of the last ten seconds",
+        CLIENT + "refusals.py",
+        "            self._refused -= old.refused\n",
+        "            self._refused = 0\n",
+        MODEL,
+        "tests/client/test_actions.py",
+    ),
+    m(
+        "refusals-union",
+        "sessions, classes and the pool share one bound",
+        CLIENT + "refusals.py",
+        "if wanted > budget or self._refused + 1 > budget:",
+        "if self._wanted[subject] > budget:",
+        MODEL,
+        "tests/client/test_actions.py",
+    ),
+)
