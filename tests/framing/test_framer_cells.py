@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,10 +28,12 @@ from schemas.signing import Signer
 from schemas.telemetry import DeployEvent, GpuEvent, NodeEvent, OverrideEvent
 from schemas.topics import partition_of
 from sinks.projection import Projection
+from streams.cli import main
 from streams.framer_cells import in_cells
 from streams.framer_cut import cut_frames
 from streams.framing import EventFramer
 from streams.judge.overrides import Overrides
+from streams.labels import Incident
 from streams.worker.partition import JudgePartition
 from streams.worker.policy_factory import PolicyFactory
 
@@ -251,3 +254,22 @@ def test_an_order_that_was_signed_for_the_pool_is_one_for_each_cell_and_no_other
         msgspec.structs.replace(signed, pool=f"{POOL}~4/4"),
     ):
         assert rules.fault(forged) == "unsigned_override"
+
+
+def test_a_replay_splits_as_the_framer_does_and_labels_name_the_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = NODES[:8]
+    lines = [request(node, T0 + i / 2) for i in range(400) for node in nodes]
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join(lines))
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    label = {"pool": POOL, "node": nodes[0], "from": T0, "to": T0 + 100}
+    (tmp_path / "labels.json").write_text(json.dumps({"incidents": [label]}))
+    assert msgspec.convert(label, Incident).concerns(cell_of(POOL, nodes[0], CELLS), nodes[0])
+    assert not msgspec.convert(label, Incident).concerns("chat/us/h100~0/4", nodes[0])
+    files = [str(tmp_path / name) for name in ("events.jsonl", "policy.yaml", "labels.json")]
+    with pytest.raises(SystemExit) as left:
+        main(["replay", files[0], "--policy", files[1], "--labels", files[2], "--json"])
+    assert not left.value.code
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    wanted = {cell: sum(cell_of(POOL, node, CELLS) == cell for node in nodes) for cell in cells_of(POOL, CELLS)}
+    assert {pool: counts["nodes"] for pool, counts in summary["pools"].items()} == {c: n for c, n in wanted.items() if n}
+    assert sum(counts["requests"] for counts in summary["pools"].values()) == len(lines)
