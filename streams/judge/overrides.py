@@ -67,7 +67,7 @@ class Overrides:
         return None
 
     def _signed_for_the_pool(self, event: OverrideEvent) -> bool:
-        """This is a cell, and the order was signed for its pool before the framer gave it to each cell."""
+        """Whether the pool is a cell, and the order was signed for the whole before the framer gave it to each cell."""
         whole = parent_of(event.pool)
         if whole == event.pool:
             return False

@@ -35,10 +35,10 @@ class PolicyFactory:
 
     def _settings(self, pool: str) -> PoolPolicy:
         settings = self._policy.for_pool(pool)
-        if settings.cells > 1:  # by an agent, or a framer with another policy
+        if settings.cells > 1:
             log.warning(
-                "frames come under the name of a pool that is split: they are judged as one more pool, of which hosts that "
-                "follow its cells do not hear; name the cell (schemas.cells.cell_of), or give the framer this policy",
+                "a pool that is split is judged under its own name, too: it was before the split, or an agent or a framer with "
+                "another policy writes frames under it; hosts that follow its cells do not hear of it (schemas.cells.cell_of)",
                 pool=pool, cells=settings.cells,
             )  # fmt: skip
         return settings

@@ -236,7 +236,7 @@ def test_a_cell_decides_what_a_pool_of_the_same_nodes_would(pipeline: Pipeline) 
 def test_frames_under_the_name_of_the_pool_are_one_more_pool_and_said_so(capsys: pytest.CaptureFixture[str]) -> None:
     judge = PolicyFactory(parse_policy(POLICY)).new(POOL, 1, 1)
     assert judge.policy.caps.absolute == 20
-    assert "frames come under the name of a pool that is split" in capsys.readouterr().out
+    assert "a pool that is split is judged under its own name" in capsys.readouterr().out
     PolicyFactory(parse_policy(POLICY)).new(f"{POOL}~0/4", 1, 1)
     assert capsys.readouterr().out == ""
 
