@@ -150,6 +150,12 @@ class TestEnds:
         seen = [states(view, t)["n1"] for t in (29.9, 30.0, 59.9, 60.1)]
         assert seen == ["OPEN", "HALF_OPEN", "HALF_OPEN", "CLOSED"]
 
+    @pytest.mark.parametrize("scope", ["session", "request", "pool"])
+    def test_a_stale_class_or_session_ends_like_a_node(self, scope: Any) -> None:
+        view = new_view()
+        view.offer(*pair((1, 5, 1), [node(1, scope=scope, not_after_ms=NOW_MS + 290_000)]), 0.0)
+        assert [states(view, now)["n1"] for now in (59.9, 60.1, 90.1)] == ["OPEN", "HALF_OPEN", "CLOSED"]
+
     def test_stale_ends_60_s_after_the_last_heartbeat(self) -> None:
         view = new_view()
         view.offer(*pair((1, 5, 1), [node(1, not_after_ms=NOW_MS + 300_000)]), 0.0)
@@ -232,6 +238,12 @@ class TestCaps:
         view.offer(*pair((1, 5, 2), nodes[1:], n_eligible=40, cap=1), 0.0)
         assert set(view.held) == {"n1", "n2", "n3"}
         assert reason(view, pair((1, 5, 3), [*nodes[2:], node(9)], n_eligible=40, cap=1)) == "over_cap"
+
+    def test_sessions_classes_and_the_pool_use_no_place_of_a_node_up(self) -> None:
+        view = new_view()
+        others = [node(50 + i, scope=scope) for i, scope in enumerate(["session", "request", "session", "request", "pool"])]
+        view.offer(*pair((1, 5, 1), [node(1), node(2), node(3), *others], n_eligible=30, cap=3), 0.0)
+        assert len(view.held) == 8
 
     @pytest.mark.parametrize("scope", ["node", "session"])
     def test_what_is_disabled_uses_no_cap_up_and_is_no_way_round_it(self, scope: Any) -> None:

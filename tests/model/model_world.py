@@ -230,7 +230,8 @@ class World:
         live = self.obeyed().values()
         wanted = {d.subject: dress(d) for d in live}
         SEEN["healed"] += 1
-        for what in {("nodes away" if d.scope == "node" else f"{d.scope} {d.action}") for d in live}:
+        words = {"shed": "refused", "fallback": "refused", "degrade": "degraded"}
+        for what in {"nodes away" if d.scope == "node" else f"{d.scope} {words.get(d.action, d.action)}" for d in live}:
             SEEN[f"healed with {what}"] += 1
         for host in self.hosts:
             has = {s: dress(h.entry) for s, h in host.view.held.items()}

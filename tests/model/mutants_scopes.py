@@ -8,6 +8,7 @@ __all__ = ["MUTANTS"]
 
 HELD = "tests/judge/test_latched_caps.py"
 VIEW = "tests/client/test_view.py"
+ALONE = "tests/judge/test_scope_breakers.py"
 SCOPES = "streams/judge/scopes/breakers.py"
 LUA = "schemas/redis/slodrift.lua"
 CLIENT = "client/slodrift_client/"
@@ -45,8 +46,8 @@ MUTANTS = (
         "streams/judge/scopes/scopes.py",
         "if breakers.over(order):",
         "if False:",
-        MODEL,
         HELD,
+        MODEL,
     ),
     m(
         "scope-order-weight",
@@ -54,8 +55,8 @@ MUTANTS = (
         SCOPES,
         "            if self.unit:\n                self.weight[order.subject] = self.unit\n",
         "",
-        MODEL,
         HELD,
+        MODEL,
     ),
     m(
         "scope-taken",
@@ -63,6 +64,7 @@ MUTANTS = (
         SCOPES,
         "for subject in self.records if self.away(subject))",
         'for subject in self.records if self.records[subject].state == "OPEN")',
+        ALONE,
         MODEL,
     ),
     m(
@@ -71,6 +73,7 @@ MUTANTS = (
         SCOPES,
         "self.weight[want.subject] = want.weight",
         "self.weight[want.subject] = 0.0",
+        ALONE,
         MODEL,
     ),
     m(
@@ -79,6 +82,7 @@ MUTANTS = (
         "streams/judge/scopes/scopes.py",
         "breakers.caps = caps.step_freeze(breakers.caps, t_s, _MILLE, round(bad * _MILLE), fresh, n_known, self.policy.caps)",
         "pass",
+        ALONE,
         MODEL,
     ),
     m(
@@ -87,6 +91,7 @@ MUTANTS = (
         SCOPES,
         "            if cause is None:\n                continue\n",
         '            if cause in (None, "open_over"):\n                continue\n',
+        ALONE,
         MODEL,
     ),
     m(
@@ -95,8 +100,8 @@ MUTANTS = (
         SCOPES,
         "if not breaker.may_trip(record, t_s, self.policy.breaker):",
         "if self.away(want.subject):",
+        ALONE,
         MODEL,
-        "tests/judge/test_scopes.py",
     ),
     m(
         "scope-ramp",
@@ -104,6 +109,7 @@ MUTANTS = (
         SCOPES,
         "rules, ramps=self.ramps)",
         "rules, ramps=False)",
+        ALONE,
         MODEL,
     ),
     m(
@@ -112,6 +118,7 @@ MUTANTS = (
         SCOPES,
         "rules, ramps=self.ramps)",
         "rules, ramps=True)",
+        ALONE,
         MODEL,
     ),
     m(
@@ -120,6 +127,7 @@ MUTANTS = (
         "streams/judge/scopes/scopes.py",
         "breakers = self.breakers[scope_of(order.subject)]\n        if order.subject not in",
         'breakers = self.breakers["session"]\n        if order.subject not in',
+        ALONE,
         MODEL,
     ),
     m(
@@ -128,6 +136,7 @@ MUTANTS = (
         SCOPES,
         'self.weight, self.asked_s = dict(raw["weight"]), dict(raw["asked"])',
         'self.weight, self.asked_s = {}, dict(raw["asked"])',
+        ALONE,
         MODEL,
     ),
     m(
@@ -136,6 +145,7 @@ MUTANTS = (
         "streams/judge/decide.py",
         "rule = getattr(self.policy.breaker.actions, scope)",
         "rule = self.policy.breaker.actions.request",
+        ALONE,
         MODEL,
     ),
     # -- the log
@@ -145,6 +155,7 @@ MUTANTS = (
         "streams/worker/decision_log.py",
         "subjects.pop((decision.scope, decision.subject), None)",
         'subjects.pop(("node", decision.subject), None)',
+        "tests/worker/test_decision_log.py",
         MODEL,
     ),
     # -- hosts
@@ -154,6 +165,7 @@ MUTANTS = (
         CLIENT + "view.py",
         "if not entry.hold:",
         'if not entry.hold and entry.scope == "node":',
+        VIEW,
         MODEL,
     ),
     m(
@@ -162,8 +174,8 @@ MUTANTS = (
         CLIENT + "view.py",
         'if held.state_at(now) not in ("CLOSED", "DISABLED")}',
         'if held.state_at(now) != "CLOSED"}',
-        MODEL,
         VIEW,
+        MODEL,
     ),
     m(
         "host-disabled-free",
@@ -171,8 +183,8 @@ MUTANTS = (
         CLIENT + "view.py",
         'taken = [e for e in entries if e.state != "DISABLED"]',
         "taken = list(entries)",
-        MODEL,
         VIEW,
+        MODEL,
     ),
     m(
         "host-classes",
@@ -180,8 +192,8 @@ MUTANTS = (
         CLIENT + "view.py",
         '[e for e in taken if e.scope == "request"], limits.max_requests)',
         '[e for e in taken if e.scope == "request"], 1 << 31)',
-        MODEL,
         VIEW,
+        MODEL,
     ),
     m(
         "capped-scope",
@@ -189,6 +201,7 @@ MUTANTS = (
         CLIENT + "contract.py",
         'return self.scope == "node" and not self.latched and self.state in ("OPEN", "HALF_OPEN")',
         'return not self.latched and self.state in ("OPEN", "HALF_OPEN")',
+        VIEW,
         MODEL,
     ),
     m(
@@ -197,6 +210,7 @@ MUTANTS = (
         LUA,
         "return entry.scope == 'node' and not entry.latched",
         "return not entry.latched",
+        "tests/sinks/test_redis_function.py",
         MODEL,
     ),
     m(
@@ -205,6 +219,7 @@ MUTANTS = (
         CLIENT + "gate.py",
         "self._limits.max_refused_ratio - nodes[pool] / max(1, sum(heads))",
         "self._limits.max_refused_ratio",
+        "tests/client/test_actions.py",
         MODEL,
     ),
     m(
@@ -213,8 +228,8 @@ MUTANTS = (
         CLIENT + "gate.py",
         "heads = [view.population(view.head) for view",
         "heads = [view.head.n_eligible for view",
-        MODEL,
         "tests/client/test_actions.py",
+        MODEL,
     ),
     m(
         "refusals-window",
@@ -222,8 +237,8 @@ MUTANTS = (
         CLIENT + "refusals.py",
         "            self._refused -= old.refused\n",
         "            self._refused = 0\n",
-        MODEL,
         "tests/client/test_actions.py",
+        MODEL,
     ),
     m(
         "refusals-union",
@@ -231,7 +246,7 @@ MUTANTS = (
         CLIENT + "refusals.py",
         "if wanted > budget or self._refused + 1 > budget:",
         "if self._wanted[subject] > budget:",
-        MODEL,
         "tests/client/test_actions.py",
+        MODEL,
     ),
 )

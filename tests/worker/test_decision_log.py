@@ -7,6 +7,7 @@ import pytest
 
 from schemas.errors import SchemaError
 from schemas.results import Decision, encode_line
+from schemas.scopes import scope_of
 from streams.worker.decision_log import EpochRecord, LogReader, encode_epoch, fold
 
 
@@ -16,8 +17,8 @@ def epoch() -> bytes:
 
 def decision(epoch: int, seq: int, subject: str = "n1", state: str = "OPEN", pool: str = "a", capped: bool = False) -> bytes:
     return encode_line(
-        Decision(t=float(seq), pool=pool, scope="node", subject=subject, state=state, version=(1, epoch, seq),  # type: ignore[arg-type]
-                 tx=f"{pool}/{subject}/{seq}", capped=capped)
+        Decision(t=float(seq), pool=pool, scope=scope_of(subject), subject=subject, state=state,  # type: ignore[arg-type]
+                 version=(1, epoch, seq), tx=f"{pool}/{subject}/{seq}", capped=capped)
     )  # fmt: skip
 
 
@@ -52,6 +53,13 @@ def test_closed_and_capped_subjects_are_not_live_and_pools_are_apart() -> None:
     assert state.live["a"] == {}
     assert state.version == {"a": (1, -1, 3), "b": (1, -1, 1)}
     assert list(state.live["b"]) == [("node", "n1")]
+
+
+@pytest.mark.parametrize("subject", ["n1", "session:1", "request:tenant:a", "pool:"])
+def test_a_subject_of_any_scope_is_live_until_it_closes(subject: str) -> None:
+    state = fold(enumerate([decision(-1, 1, subject), decision(-1, 2, "n2"), decision(-1, 3, subject, "HALF_OPEN")]))
+    assert state.live["a"][scope_of(subject), subject].state == "HALF_OPEN"
+    assert list(fold([(3, decision(-1, 4, subject, "CLOSED"))], state).live["a"]) == [("node", "n2")]
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b'{"kind":"finding"}', b'{"kind":"decision"}', None])
