@@ -1,8 +1,9 @@
 """Cost of `BreakerClient.allow()` on a serving host, in nanoseconds, call by call: `python bench/client_allow.py`.
 
-Four rows: nothing blocked; a blocked subject; a healthy subject while another thread swaps snapshots of 2,000 entries twice a
-second, parsed and verified as from Redis; the same while Redis accepts connections and never answers. The cost of the two clock
-reads around each call is measured alike and shown, not subtracted: so the figures are upper bounds.
+Five rows: nothing blocked; a blocked subject; a healthy one of a pool with four cells; a healthy one while another thread swaps
+snapshots of 2,000 entries twice a second, parsed and verified as from Redis; the same while Redis accepts connections and never
+answers. The cost of the two clock reads around each call is measured alike and shown, not subtracted: the figures are upper
+bounds.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ def run(seconds: float) -> tuple[list[Row], dict[str, float]]:
     offline = BreakerClient.offline({"bad": "OPEN"})
     rows.append(measure("healthy subject", lambda: offline.allow("gpu-017"), seconds))
     rows.append(measure("blocked subject", lambda: offline.allow("bad"), seconds))
+    cells = Gate("f", ["p"], cells={"p": 4})
+    rows.append(measure("healthy, a pool of four cells", lambda: cells.allow("gpu-017"), seconds))
     with Swapper() as swapper:
         rows.append(measure(f"healthy, {N_ENTRIES} entries swapped", lambda: swapper.gate.allow("gpu-017"), 2 * seconds))
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -273,3 +273,10 @@ def test_a_replay_splits_as_the_framer_does_and_labels_name_the_pool(tmp_path: P
     wanted = {cell: sum(cell_of(POOL, node, CELLS) == cell for node in nodes) for cell in cells_of(POOL, CELLS)}
     assert {pool: counts["nodes"] for pool, counts in summary["pools"].items()} == {c: n for c, n in wanted.items() if n}
     assert sum(counts["requests"] for counts in summary["pools"].values()) == len(lines)
+
+
+def test_a_framer_does_not_begin_with_a_policy_that_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY.replace(f"cells: {CELLS}", "cells: 8"))
+    with pytest.raises(SystemExit, match="2"):
+        main(["framer", "--policy", str(tmp_path / "policy.yaml")])
+    assert "cells is 8 and caps.velocity is 5" in capsys.readouterr().err
