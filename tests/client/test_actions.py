@@ -260,6 +260,19 @@ def test_refusals_forget() -> None:
     assert refusals.may_refuse(40.0, "s", (1, 1, 1))
 
 
+def test_refusals_of_the_last_ten_seconds_count_and_older_ones_do_not() -> None:
+    refusals = Refusals(0.1)
+
+    def refused(now: float, subject: str, version: tuple[int, int, int]) -> int:
+        for _ in range(100):
+            refusals.asked(now)
+        return sum(refusals.may_refuse(now, subject, version) for _ in range(15))
+
+    assert [refused(now, "newer", (1, 1, 9)) for now in (0.0, 5.0)] == [10, 5]  # 15 + 15 are wanted, 20 may be
+    assert refused(10.0, "older", (1, 1, 1)) == 15  # of 20; what was refused at 0 s is over, what was at 5 s is not
+    assert refused(14.0, "older", (1, 1, 1)) == 10  # of 30
+
+
 def test_a_decision_reaches_the_host_with_its_action() -> None:
     decision = Decision(
         t=1000.0, pool="p", scope="request", subject=CLASS, state="OPEN", version=(1, 1, 9), tx="t", action="fallback",

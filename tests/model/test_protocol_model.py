@@ -90,9 +90,11 @@ class Protocol(RuleBasedStateMachine):
             self.world.active.beat()
         self._tick((node,), good, False, 0, (other,))
 
-    @rule(i=host, n=st.sampled_from((3, 20, 60)))
-    def requests_come(self, i: int, n: int) -> None:
-        self.world.requests(i, n)
+    @rule(i=host, n=st.sampled_from((3, 20, 60)), bursts=st.sampled_from((1, 1, 4)))
+    def requests_come(self, i: int, n: int, bursts: int) -> None:
+        for _ in range(bursts):
+            self.world.requests(i, n)
+            self.world.now += 4.0 * (bursts > 1)
 
     @rule(times=st.integers(1, 4))
     def heartbeats(self, times: int) -> None:
