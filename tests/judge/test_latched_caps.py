@@ -162,3 +162,18 @@ def test_a_released_bucket_gives_its_place_back() -> None:
     found._obey(T + 2, order("session:60"), acted)
     assert found.refused == {}
     assert len(acted.decisions) == 52
+
+
+def test_orders_and_automation_together_open_no_more_classes_than_hosts_take() -> None:
+    found, _ = scopes()
+    acted, classes = ScopeActed(), found.breakers["request"]
+    most = Limits().max_requests
+    opened, _ = classes.open(T, [Wanted("request:tenant:z", 0.01, "r")])
+    for i in range(most):
+        found._obey(T, order(f"request:tenant:{i}"), acted)
+    assert len(opened) + len(acted.decisions) == most == 64
+    opened, held = classes.open(T + 100, [Wanted("request:tenant:y", 0.01, "r")])
+    assert opened == []
+    assert held == {"request:tenant:y": "64 are open already, hosts take no more"}
+    classes.step(T + 700, lambda _: (0, 0))  # the orders end
+    assert [d.subject for d in classes.open(T + 700, [Wanted("request:tenant:y", 0.01, "r")])[0]] == ["request:tenant:y"]

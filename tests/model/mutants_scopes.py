@@ -59,6 +59,14 @@ MUTANTS = (
         MODEL,
     ),
     m(
+        "scope-most",
+        "automation and orders open no more classes than hosts take",
+        SCOPES,
+        "if self._n_away() >= self._most else",
+        "if False else",
+        HELD,
+    ),
+    m(
         "scope-taken",
         "half-open classes and sessions count",
         SCOPES,

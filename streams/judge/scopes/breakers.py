@@ -16,6 +16,7 @@ from detectors.breaker import BreakerRecord
 from detectors.caps import CapState
 from schemas.policy import PoolPolicy
 from schemas.results import Decision, Scope
+from schemas.scopes import MAX_CLASSES, SESSION_BUCKETS
 from schemas.telemetry import OverrideEvent
 from streams.judge.inherit import is_news, record_of, with_open
 from streams.judge.overrides import CAUSES, operator_evidence
@@ -66,6 +67,7 @@ class ScopeBreakers:
         self.grace_s = policy.lateness_s + 2 * policy.tick_s
         self.ramps = getattr(policy.breaker.actions, scope).action != "degrade"  # a degraded subject never lost its requests
         self._issue = issue
+        self._most = MAX_CLASSES if scope == "request" else SESSION_BUCKETS
 
     def away(self, subject: str) -> bool:
         """Whether a subject is open, half-open or forced open."""
@@ -119,6 +121,7 @@ class ScopeBreakers:
             if not breaker.may_trip(record, t_s, self.policy.breaker):
                 continue
             why = caps.may_take(self.caps, t_s, self.taken, want.weight, self.limit, self.what, self.policy.caps)
+            why = why or (f"{self._most} are open already, hosts take no more" if self._n_away() >= self._most else "")
             if why:
                 held[want.subject] = why
                 continue
@@ -135,8 +138,9 @@ class ScopeBreakers:
 
     def over(self, order: OverrideEvent) -> bool:
         """Whether an order would open more than the limit: hosts refuse a state with more than their own."""
-        more = self.unit if order.state == "FORCED_OPEN" and not self.away(order.subject) else 0.0
-        return more > 0.0 and self.taken + more > self.limit + 1e-9
+        if order.state != "FORCED_OPEN" or self.away(order.subject):
+            return False
+        return self._n_away() >= self._most or (self.unit > 0.0 and self.taken + self.unit > self.limit + 1e-9)
 
     def obey(self, t_s: float, order: OverrideEvent) -> Decision | None:
         """Follow an operator's order; None when the breaker is in that state already."""
@@ -163,6 +167,9 @@ class ScopeBreakers:
             self.weight[decision.subject] = float(weight) if isinstance(weight, int | float) else self.unit
             self.asked_s[decision.subject] = decision.t
             self.caps = with_open(self.caps, decision, self.policy.caps.velocity_window_s)
+
+    def _n_away(self) -> int:
+        return sum(map(self.away, self.records))
 
     def _move(self, t_s: float, record: BreakerRecord, reason: str, evidence: dict[str, Any], tx: str = "") -> Decision:
         self.records[record.subject] = record
