@@ -142,7 +142,7 @@ class Ticker:
         if self.extra is not None:
             self.extra.tick(slot, waiting(self.bank, slot_number))
         self.scopes.take(t_s, slot.covered, len(names), self.bank, slot_number)
-        medians_s = self.units.medians_s(self.bank, slot_number, self.rules.breach)
+        medians_s = self.units.medians_s(t_s, self.bank, slot_number, self.rules.breach)
         tick = self.bank.close(slot_number, hold)
         case = self.rules.judge(slot, tick, error_alarm, contract_alarm, empty_alarm, state, eligible)
         if slot.counts[PROBES_EXPLICIT].any():

@@ -46,21 +46,33 @@ class Units:
         self.calm_s = np.append(self.calm_s, np.full(more, np.nan))
         self.odd = np.append(self.odd, np.zeros(more, np.bool_))
 
-    def medians_s(self, bank: SeriesBank, slot: int, breach: NDArray[np.int64]) -> Floats | None:
-        """Median latencies of the nodes that were in alarm a tick ago, (N, 4), NaN where unknown; None when none was.
+    def medians_s(self, t_s: float, bank: SeriesBank, slot: int, breach: NDArray[np.int64]) -> Floats | None:
+        """Median latencies, (N, 4), of the nodes that were in alarm a tick ago; None when none was.
 
-        Call it before the bank closes the tick.
+        NaN where unknown, and where so few requests claim to have taken too long that their median cannot: only what
+        may be odd is sorted.
+        Call it before the bank closes the tick, which ends at `t_s`.
         """
         if not breach.any():
             return None
         out = np.full((len(breach), len(LATENCY_SLIS)), np.nan)
         rows = waiting(bank, slot)
-        mine = (breach > 0)[rows.node]
-        node = rows.node[mine]
+        elapsed_s = np.where(breach > 0, self._elapsed_s(t_s), np.nan)[rows.node]
         for sli in range(len(LATENCY_SLIS)):
-            medians, count = median_s(node, rows.latency_s[sli][mine], len(breach))
+            seconds = rows.latency_s[sli]
+            beyond = seconds > elapsed_s
+            if not beyond.any():
+                continue
+            known = np.bincount(rows.node[~np.isnan(seconds)], minlength=len(breach))
+            suspect = 2 * np.bincount(rows.node[beyond], minlength=len(breach)) >= known
+            mine = suspect[rows.node] & (breach > 0)[rows.node]
+            medians, count = median_s(rows.node[mine], seconds[mine], len(breach))
             out[:, sli] = np.where(count >= _LEAST, medians, np.nan)
         return out
+
+    def _elapsed_s(self, t_s: float) -> Floats:
+        """Longest a request of a node in alarm can have taken, seconds (N,); NaN where it never answered as usual."""
+        return t_s - self.calm_s + _SLACK_TICKS * self.tick_s
 
     def judge(self, t_s: float, tick: BankTick, alarmed: Bools, medians_s: Floats | None) -> Bools:
         """Nodes whose latencies cannot be true, (N,).
@@ -75,9 +87,8 @@ class Units:
         self.calm_s = np.where(answered & ~alarmed, t_s, self.calm_s)
         self.odd &= alarmed
         if medians_s is not None:
-            elapsed_s = t_s - self.calm_s + _SLACK_TICKS * self.tick_s
             with np.errstate(invalid="ignore"):
-                impossible = (medians_s > elapsed_s[:, None]) & (medians_s > ODD_FACTOR * tick.threshold_s)
+                impossible = (medians_s > self._elapsed_s(t_s)[:, None]) & (medians_s > ODD_FACTOR * tick.threshold_s)
             self.odd |= impossible.any(axis=1) & alarmed
         return self.odd
 

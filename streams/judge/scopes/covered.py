@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from schemas.batch import UNKNOWN_TOKENS
 from schemas.scopes import PROMPT_CLASSES
-from streams.judge.columns import join
+from streams.judge.columns import is_constant, join
 from streams.judge.rows import Rows
 
 __all__ = ["NO_PROMPT", "Covered"]
@@ -64,6 +64,8 @@ class Covered:
         prompt = _CLASS_OF_STEP[step]
         prompt[rows.prompt_tokens == UNKNOWN_TOKENS] = NO_PROMPT
         whole = cls(rows.node, rows.adapter_no, rows.tenant_no, rows.session, prompt, ok, error, failed)
+        if is_constant(ok) and ok[0]:  # all of them, and nothing need be looked at
+            return whole
         counted = ok | error
         return whole if counted.all() else whole.take(counted)
 
