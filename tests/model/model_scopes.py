@@ -46,11 +46,11 @@ _ACTIONS: tuple[dict[str, Any], ...] = (
 POLICIES = tuple(
     PoolPolicy.model_validate({
         "mode": "enforce", "caps": {"velocity_share": 0.1, "session_share": MAX_SESSIONS / SESSION_BUCKETS},
-        "breaker": {"scopes": ["node", "request", "session", "pool"], "actions": actions},
+        "breaker": {"scopes": ["node", "request", "session", "pool"], "actions": actions, "max_opens": 1},
     })
     for actions in _ACTIONS
 )  # fmt: skip
-"""They differ in what is done to requests alone."""
+"""They differ in what is done to requests alone. The second open in ten minutes latches, so that the latch is reached at all."""
 _MANY = 20
 _BY_ITSELF = {"open_over", "ramp", "probes_good", "probes_bad", "relapse", "no_verdict", "gone"}
 

@@ -288,6 +288,7 @@ class World:
         """Of every tick that any judge, zombies too, judges."""
         after = model.everything()
         check_scopes(model.policy, tick, out.decisions, before, after)
+        SEEN["latched"] += sum(d.latched and d.state == "OPEN" for d in out.decisions)
         SEEN["scope cap held back"] += any("the cap is" in why for why in model.held_back.values())
         tripped = {d.subject for d in out.decisions if d.evidence["cause"] == "trip"}
         assert tripped <= {*tick.bad, *tick.faulty}, f"I14: opened without evidence: {tripped}"
@@ -358,9 +359,10 @@ class World:
 
 
 def forged(pick: int, signer: Signer | None, pool: str) -> tuple[bytes, bytes]:
-    """A state that takes a node away, of a version higher than any."""
+    """A state that takes something away, of a version higher than any."""
+    subject = (*(f"n{i}" for i in range(40)), *OTHERS)[pick % (40 + len(OTHERS))]
     entry = Entry(
-        scope="node", subject=f"n{pick % 40}", state="OPEN", version=(1, 1 << 40, 1), tx="forged", opened_ms=BASE_MS,
+        scope=scope_of(subject), subject=subject, state="OPEN", version=(1, 1 << 40, 1), tx="forged", opened_ms=BASE_MS,
         not_after_ms=BASE_MS + 60_000,
     )  # fmt: skip
     head, snapshot = build(
