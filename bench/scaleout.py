@@ -35,7 +35,7 @@ from streams.worker.partition import JudgePartition
 from streams.worker.policy_factory import PolicyFactory
 from streams.worker.takeover import log_end
 
-__all__ = ["run"]
+__all__ = ["Told", "read", "reference", "run"]
 
 PARTITIONS, POOLS, NODES, ROWS = 8, 16, 8, 30
 TICK_S = 5.0
@@ -48,7 +48,7 @@ SLOW_FROM = 50
 
 
 @dataclass
-class _Told:
+class Told:
     """What is in the log: contents and record times by (pool, tick), and decisions by their tx."""
 
     windows: dict[tuple[str, int], list[bytes]] = field(default_factory=lambda: defaultdict(list))
@@ -61,7 +61,7 @@ def run(seed: int, *, quick: bool = False, kafka: bool = False) -> Report:
     ticks = 100 if quick else 180
     report = Report("scaleout", "Judges of one group", ("event", "at s", "longest pause of a pool, s"), seed)
     frames = _frames(ticks, seed)
-    expected = _reference(frames)
+    expected = reference(frames, load_policy(None))
     with open_stand(kafka=kafka, partitions=PARTITIONS) as stand:
         workers = [_judge(stand) for _ in range(2)]
         try:
@@ -92,10 +92,6 @@ def run(seed: int, *, quick: bool = False, kafka: bool = False) -> Report:
     return report
 
 
-def _policy() -> Policy:
-    return load_policy(None)
-
-
 def _frames(ticks: int, seed: int) -> list[list[tuple[str, bytes]]]:
     """(pool, frame) by tick."""
     by_tick: list[list[tuple[str, bytes]]] = [[] for _ in range(ticks)]
@@ -117,9 +113,9 @@ class _Record:
     value: bytes
 
 
-def _reference(frames: list[list[tuple[str, bytes]]]) -> _Told:
-    """What one judge concludes that is never interrupted."""
-    judge, told = JudgePartition(FRAMES.name, 0, PolicyFactory(_policy()), epoch=0, generation=1), _Told()
+def reference(frames: list[list[tuple[str, bytes]]], policy: Policy) -> Told:
+    """What one judge concludes that is never interrupted, from (pool, frame) by tick."""
+    judge, told = JudgePartition(FRAMES.name, 0, PolicyFactory(policy), epoch=0, generation=1), Told()
     offset = 0
     for tick in frames:
         step = judge.step([_Record(offset + i, 0, raw) for i, (_, raw) in enumerate(tick)])
@@ -166,20 +162,21 @@ def _load(
     return events, time.monotonic() - began
 
 
-def _wait(stand: Stand, expected: _Told) -> _Told:
+def _wait(stand: Stand, expected: Told) -> Told:
     """Read the logs until everything expected is there, or the deadline."""
     end = time.monotonic() + DEADLINE_S
     while True:
-        told = _read(stand)
+        told = read(stand)
         complete = expected.windows.keys() <= told.windows.keys() and expected.decisions.keys() <= told.decisions.keys()
         if complete or time.monotonic() > end:
             return told
         time.sleep(2.0)
 
 
-def _read(stand: Stand) -> _Told:
-    told, config = _Told(), client_config(stand.settings)
-    for partition in range(PARTITIONS):
+def read(stand: Stand) -> Told:
+    """All windows and decisions in the logs of `stand`."""
+    told, config = Told(), client_config(stand.settings)
+    for partition in range(stand.partitions):
         for record in read_partition(config, WINDOWS.name, partition, 0, log_end(config, WINDOWS.name, partition)):
             block = decode_windows(record.value())
             told.windows[block.pool, block.t_ms].append(record.value())
@@ -192,7 +189,7 @@ def _read(stand: Stand) -> _Told:
     return told
 
 
-def _pause_s(told: _Told, from_s: float, until_s: float) -> float:
+def _pause_s(told: Told, from_s: float, until_s: float) -> float:
     """Longest gap between two windows of a pool that begins in this time."""
     longest = 0.0
     for times in told.times_s.values():

@@ -25,6 +25,7 @@ BENCHES: dict[str, tuple[str, str, str]] = {
     "latency": ("bench.latency", "3 min", "from a frame to allow() on a host; --kafka"),
     "scale": ("bench.scale", "5 min", "growth of the judge's cost, fitted: --write FILE, or compared: --check"),
     "scaleout": ("bench.scaleout", "2 min", "three judges in a group, one joins, one is killed; --kafka"),
+    "hotpool": ("bench.hot_pool", "2 min", "a hot pool on one judge, and as two cells on two; --kafka"),
     "archive": (
         "bench.archive",
         "4 min, with --folder 15 min, --quick 1 min",
