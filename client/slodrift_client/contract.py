@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 from urllib.parse import quote
 
+from slodrift_client.subjects import scope_of
+
 __all__ = [
     "Action",
     "Entry",
@@ -138,6 +140,11 @@ class Entry:
         """Whether this is a node that automation took away: what caps count."""
         return self.scope == "node" and not self.latched and self.state in ("OPEN", "HALF_OPEN")
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this is a node that an operator or the flap latch took away: their cap is another."""
+        return self.scope == "node" and (self.latched or self.state == "FORCED_OPEN")
+
 
 def parse_head(raw: bytes, fleet: str, pool: str) -> Head:
     """Check one head and that it is this pool's.
@@ -210,8 +217,10 @@ def _entry(item: object, head: Head) -> Entry:
     subject = fields.text("subject", 256)
     if not subject:
         raise Refused("bad_snapshot", "a subject has no name")
+    if (scope := fields.word("scope", _SCOPES)) != scope_of(subject):  # caps and bounds are its scope's, questions go by its name
+        raise Refused("bad_snapshot", f"{subject!r:.80} is no {scope}")
     return Entry(
-        scope=fields.word("scope", _SCOPES),
+        scope=scope,
         subject=subject,
         state=fields.word("state", _STATES),
         version=fields.version(),

@@ -8,9 +8,11 @@ The names are those of the decisions; CRC-32 and fixed prompt classes, so that e
 from __future__ import annotations
 
 import zlib
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from slodrift_client.contract import Scope
+if TYPE_CHECKING:
+    from slodrift_client.contract import Scope
 
 __all__ = ["POOL_SUBJECT", "PROMPT_CLASSES", "SESSION_BUCKETS", "covering", "kind_of", "scope_of"]
 

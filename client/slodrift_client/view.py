@@ -239,7 +239,7 @@ class PoolView:
         taken = [e for e in entries if e.state != "DISABLED"]  # what is disabled takes nothing away
         caps = (
             ("nodes open", [e for e in taken if e.is_capped], open_cap),
-            ("nodes latched", [e for e in taken if e.scope == "node" and e.latched], latched_cap),
+            ("nodes latched", [e for e in taken if e.is_held], latched_cap),
             ("sessions", [e for e in taken if e.scope == "session"], limits.max_sessions),
             ("request classes", [e for e in taken if e.scope == "request"], limits.max_requests),
             ("pools", [e for e in taken if e.scope == "pool"], 1),

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.scopes import scope_of
 from streams.judge.columns import constant
 
 __all__ = ["MAX_NODES", "UNKNOWN", "Registry"]
 
 MAX_NODES = 20_000
 UNKNOWN = 0xFFFFFFFF
-"""Number of a node that the pool does not know: outside the inventory, or one too many."""
+"""Number of a node that the pool does not know: outside the inventory, one too many, or named like a class, a session bucket or a
+pool. Hosts go by the name, so opening a node `pool:` would take the whole pool away."""
 
 
 class Registry:
@@ -50,7 +52,8 @@ class Registry:
         """Number of a node, a new one if it may be known; else `UNKNOWN`."""
         number = self.numbers.get(name)
         if number is None:
-            if len(self.numbers) >= self.max_nodes or (self.allowed is not None and name not in self.allowed):
+            outside = self.allowed is not None and name not in self.allowed
+            if outside or len(self.numbers) >= self.max_nodes or scope_of(name) != "node":
                 return UNKNOWN
             number = self.numbers[name] = len(self.numbers)
         return number

@@ -15,6 +15,7 @@ from slodrift_client.view import Limits, PoolView
 
 from schemas import contract as writer
 from schemas.redis_keys import PoolKeys
+from schemas.scopes import scope_of
 
 NOW_MS = 1_800_000_000_000
 names = st.text(min_size=1, max_size=30)
@@ -45,9 +46,8 @@ def sealed(snapshot: Any, **head: Any) -> tuple[bytes, bytes]:
 
 entries = st.lists(
     st.builds(
-        entry,
-        names,
-        scope=st.sampled_from(["node", "session", "request", "pool"]),
+        lambda subject, **fields: entry(subject, scope=scope_of(subject), **fields),
+        st.builds(str.__add__, st.sampled_from(["", "session:", "request:tenant:", "pool:"]), names),
         state=st.sampled_from(["OPEN", "HALF_OPEN", "FORCED_OPEN", "DISABLED"]),
         version=st.tuples(*[st.integers(0, 2**40)] * 3),
         opened_ms=st.integers(0, NOW_MS),
@@ -168,7 +168,8 @@ def test_snapshot_that_is_wrong_in_one_field_is_refused(change: dict[str, Any], 
         {"admit_ratio": "0"}, {"reason": "x" * 513}, {"latched": 1}, {"on_stale": "for ever"}, {"not_after_ms": None},
         {"not_after_ms": NOW_MS + 300_001}, {"not_after_ms": 1.5}, {"opened_ms": -1}, {"probe": []}, {"probe": {}},
         {"probe": {"hosts": 0, "per_s": 1, "timeout_ms": 1}}, {"probe": {"hosts": 1, "per_s": 0, "timeout_ms": 1}},
-        {"fallback": 3},
+        {"fallback": 3}, {"scope": "session"}, {"subject": "pool:"}, {"subject": "session:7"}, {"subject": "request:tenant:a"},
+        {"subject": "session:7", "scope": "request"},
     ],
 )  # fmt: skip
 def test_entry_that_is_wrong_in_one_field_refuses_the_whole_snapshot(change: dict[str, Any]) -> None:

@@ -144,6 +144,19 @@ def test_nodes_outside_the_inventory_are_refused_and_counted(kit: Any) -> None:
     assert heard.decisions == []
 
 
+@pytest.mark.parametrize("name", ["pool:", "session:7", "request:tenant:a"])
+def test_no_node_has_the_name_of_what_requests_share(kit: Any, name: str) -> None:
+    """Hosts go by the name: an open node `pool:` would keep every request away."""
+    judge = new(kit)
+    traffic = kit.traffic(nodes=4, seconds=300.0, faults=[kit.Fault("slow", [3], 200.0, strength=50.0)])
+    names = [*traffic.batch.nodes]
+    names[3] = name
+    heard = kit.feed(judge, kit.Traffic(replace(traffic.batch, nodes=names), traffic.events))
+    assert judge.rejected["unknown_node"] == int((traffic.batch.node == 3).sum())
+    assert name not in {v.node for v in heard.verdicts}
+    assert heard.decisions == []
+
+
 def test_a_bomb_of_names_takes_bounded_room(kit: Any) -> None:
     judge = new(kit)
     judge.registry.max_nodes = 50

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from model_redis import HostLink
 from model_scopes import FLEET, LIMITS, POOL, Traffic
+from model_seen import SEEN
 from slodrift_client import BreakerClient
 from slodrift_client.probes import Lease
 from slodrift_client.view import PoolView
@@ -105,9 +106,13 @@ class Host:
         """Nodes that automation took away."""
         return {s for s in self.automatic() if scope_of(s) == "node"}
 
+    def away(self) -> set[str]:
+        """Nodes that are not in full use, whoever did it; one whose latch ends is half-open, and nothing new."""
+        return {s for s, state in self.not_closed().items() if state != "DISABLED" and scope_of(s) == "node"}
+
     def look(self) -> int:
         """One look at Redis, and everything that must hold of it; returns how many nodes it took away."""
-        before_open, before_order = self.nodes(), self.order
+        before_away, before_order = self.away(), self.order
         blocked = self.refused()
         shown_nothing = self.link.up and self.link.server.up and self.link._pair()[0] is None
         self.client.look()
@@ -119,11 +124,17 @@ class Host:
             assert held.entry.version >= self.versions.get(subject, (0, 0, 0)), f"I1: {subject} went back on {self.name}"
             self.versions[subject] = held.entry.version
         head = self.view.head
-        if added := self.nodes() - before_open:
+        if added := self.nodes() - before_away:
             assert head is not None
             allowed = allowed_open(head.n_eligible, head.cap, self.pool_size)
             assert len(self.nodes()) <= allowed, f"I2: {self.name} took {sorted(added)} away, {allowed} are allowed"
+        if head is not None:
+            n = head.n_eligible if self.pool_size is None else min(head.n_eligible, self.pool_size * 11 // 10)
+            kept = {s for s in self.refused() if scope_of(s) == "node"}
+            assert len(kept) <= max(1, n * 3 // 10), f"{self.name} keeps {sorted(kept)} of {n} nodes away and does not panic"
+            SEEN["panic"] += self.view.panic
         if shown_nothing:
+            SEEN["nothing shown while something is refused"] += bool(blocked)
             assert self.refused() == blocked, "I18: an empty Redis opened or closed something"
         return len(added)
 

@@ -94,7 +94,7 @@ class PoolModel:
         self.scopes = Scopes(policy, self.desk.issue)
         self.caps = CapState()
         self.clock_ns: int | None = None
-        self.held_back: dict[str, str] = {}
+        self.held_back: list[str] = []  # why, in the newest tick
 
     def snapshot(self) -> bytes:
         records = [msgspec.structs.asdict(r) for r in self.desk.records.values()]
@@ -137,8 +137,12 @@ class PoolModel:
         self.clock_ns = round(tick.t * 1e9)
         rules = self.policy.breaker
         out = TickOutput(tick.t, POOL, n_eligible=tick.n)
+        self.held_back = []
         for name, cause, end in tick.orders:
-            if scope_of(name) != "node" or (cause == "force_open" and self.desk._over_latched(seat(name), tick.n)):
+            if scope_of(name) != "node":
+                continue
+            if cause == "force_open" and (fault := self.desk._over_latched(seat(name), tick.n)):
+                self.held_back.append(fault)
                 continue
             record = self._record(name)
             if (record.state, cause) in breaker.MOVES:
@@ -158,9 +162,10 @@ class PoolModel:
             if not caps.may_open(self.caps, tick.t, tick.n, len(self.away), self.policy.caps):
                 self.caps = caps.after_open(self.caps, tick.t)
                 self._move(out, record, "trip", tick.t, tick.n)
+        self.scopes.refused.clear()
         acted = act(self.scopes, tick)
         out.decisions += acted.decisions
-        self.held_back = acted.capped
+        self.held_back += [*acted.capped.values(), *(f"bucket_{why}" for why in self.scopes.refused)]
         return out
 
     def _record(self, name: str) -> BreakerRecord:
@@ -170,8 +175,9 @@ class PoolModel:
         self, out: TickOutput, record: BreakerRecord, cause: breaker.Cause, t: float, n: int, until_s: float | None = None
     ) -> None:
         record = breaker.move(record, cause, t, self.policy.breaker, grace_s=self.desk.grace_s, until_s=until_s)
-        if cause == "trip":
+        if cause == "trip" and record.latched:
             record = self.desk._within_latched(record, n)
+            self.held_back += [] if record.latched else ["no place is left for the latch"]
         self.desk.records[seat(record.subject)] = record
         out.decisions.append(self.desk.issue("node", record, t, "drawn", {"cause": cause}))
 

@@ -194,11 +194,11 @@ class Traffic:
 
 
 def wrong_state(
-    counts: Mapping[str, int], version: tuple[int, int, int], issued_ms: int, signer: Signer, state: Any = "OPEN"
+    counts: Mapping[str, int], version: tuple[int, int, int], issued_ms: int, signer: Signer, state: Any = "OPEN", lie: Any = ""
 ) -> tuple[bytes, bytes]:
     """A state that takes more than any host should allow, signed by the judge: it has a bug, or somebody has its key.
 
-    It claims a population and a cap that would allow everything.
+    It claims a population and a cap that would allow everything, and where there is a `lie` that all of it is of that scope.
     """
     listed: list[tuple[Any, ...]] = [
         *((f"w{i}", "node", False, "eject") for i in range(counts["nodes"])),
@@ -209,7 +209,7 @@ def wrong_state(
     ]
     entries = [
         Entry(
-            scope=scope, subject=subject, state=state, version=version, tx=f"w{i}", opened_ms=issued_ms,
+            scope=lie or scope, subject=subject, state=state, version=version, tx=f"w{i}", opened_ms=issued_ms,
             not_after_ms=issued_ms + 60_000, latched=latched, action=action, on_stale="hold" if latched else "decay",
         )
         for i, (subject, scope, latched, action) in enumerate(listed)

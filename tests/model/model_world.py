@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from model_host import Host, allowed_open
 from model_judge import BASE_MS, POLICY, Judge, Log, PoolModel, Tick, replayed
 from model_redis import FixedLink, HostLink, JudgeLink, Server
 from model_scopes import FLEET, LIMITS, OTHERS, POOL, check_scopes, dress, refusal_limit, wrong_state
+from model_seen import SEEN
 
 from detectors.breaker import BreakerRecord
 from schemas.contract import Entry, build, encode
@@ -25,12 +25,13 @@ from schemas.signing import Domain, Signer
 from streams.judge.results import TickOutput
 from streams.worker.decision_log import EpochRecord
 
-__all__ = ["ATTACKS", "SEEN", "World"]
-
-SEEN: Counter[str] = Counter()
-"""How often the model got where faults matter."""
+__all__ = ["ATTACKS", "World"]
 
 ATTACKS = ("unsigned", "other_key", "other_pool", "head_bit", "snapshot_bit", "mixed", "old", "cut", "oversized", "no_snapshot")
+_HELD_BACK = {
+    "scope cap held back": "the cap is", "scope frozen": "frozen", "latch without a place": "no place",
+    "order over cap": "unsigned_override_over_cap", "bucket order over cap": "bucket_override_over_cap",
+}  # fmt: skip
 _HOSTS = ["h0", "h1", "h2", "h3"]
 _KEY = Ed25519PrivateKey.from_private_bytes(b"\1" * 32)
 _STRANGER = Signer(Ed25519PrivateKey.from_private_bytes(b"\2" * 32))
@@ -119,9 +120,9 @@ class World:
         SEEN["refused"] += host.traffic.ask(host.client, self.now, n, OTHERS, host.pool_size)
         SEEN["refusal bound held"] += sum(r.overruled > 0 for r in host.client._refusals.values())
 
-    def mislead(self, i: int, counts: Mapping[str, int], first: str) -> None:
-        """The judge itself signs a state that takes too much, perhaps of what it had harmlessly named in another `first`. A
-        process like the host's sees it, and is thrown away.
+    def mislead(self, i: int, counts: Mapping[str, int], first: str, state: str, lie: str) -> None:
+        """The judge itself signs a `state` that takes too much, perhaps of what it had harmlessly named in another `first`,
+        perhaps with a `lie` about scopes. A process like the host's sees it, and is thrown away.
         """
         real = self.hosts[i]
         link = FixedLink(self.server, self.server.pair())
@@ -132,17 +133,24 @@ class World:
             link.old = wrong_state(counts, (1, epoch, 1), issued_ms, key, first)
             host.client.look()
             assert not host.refused(), f"{host.name} refuses what is {first}"
-        link.old = wrong_state(counts, (1, epoch, 2), issued_ms, key)
+        link.old = wrong_state(counts, (1, epoch, 2), issued_ms, key, state, lie)
         host.client.look()
         size = 100_000 if host.pool_size is None else host.pool_size * 11 // 10
+        automatic, held = counts["nodes"], counts["latched"]
+        if state == "FORCED_OPEN":
+            automatic, held = 0, automatic + held
+        scopes = {"nodes": "node", "latched": "node", "sessions": "session", "classes": "request", "pools": "pool"}
+        honest = not lie or {scopes[what] for what, n in counts.items() if n} <= {lie}
         fits = (
-            counts["nodes"] <= allowed_open(size, 100_000, None) and counts["latched"] <= size // 5
-            and counts["sessions"] <= LIMITS.max_sessions and counts["classes"] <= LIMITS.max_requests
+            automatic <= allowed_open(size, 100_000, None) and held <= size // 5 and counts["sessions"] <= LIMITS.max_sessions
+            and counts["classes"] <= LIMITS.max_requests and honest
         )  # fmt: skip
         taken = host.view.head is not None and host.view.head.version == (1, epoch, 2)
         assert taken == fits, f"I17: {host.name} {'takes' if taken else 'refuses'} {counts} in a pool of {size}"
         SEEN["wrong state obeyed" if taken else "wrong state refused"] += 1
-        if not taken:
+        SEEN["lie about scopes refused"] += bool(lie and not taken)
+        SEEN["wrong orders"] += state == "FORCED_OPEN" and taken
+        if not taken or state == "FORCED_OPEN":  # a host cannot tell it from an operator's order: nodes alone are bounded
             return
         names = tuple(s for s in host.view.held if scope_of(s) != "node")
         refused = host.traffic.ask(host.client, self.now, 60, names, host.pool_size)
@@ -261,6 +269,7 @@ class World:
                     probing[subject, version] = probing.get((subject, version), 0) + 1
         for (subject, _), n in probing.items():
             assert n <= POLICY.breaker.probe_hosts, f"I6: {n} probes of {subject} at once"
+            SEEN["probes at once"] += n > 1
 
     def _check_host(self, host: Host) -> None:
         head, now = host.view.head, host.clock()
@@ -282,14 +291,20 @@ class World:
         source = host.client.decide("n0").source
         assert source != "fresh" or silent_s <= 3.001, f"{host.name} calls {silent_s} s without a heartbeat fresh"
         if silent_s > 90.001:
+            SEEN["forgot in time"] += any(
+                h.entry.state in ("OPEN", "HALF_OPEN") and not h.entry.latched for h in host.view.held.values()
+            )
             assert not host.automatic(), f"I4: {host.name} keeps {host.automatic()} away {silent_s} s after the last word"
 
     def _judged(self, model: PoolModel, tick: Tick, out: TickOutput, before: dict[str, BreakerRecord]) -> None:
         """Of every tick that any judge, zombies too, judges."""
         after = model.everything()
         check_scopes(model.policy, tick, out.decisions, before, after)
-        SEEN["latched"] += sum(d.latched and d.state == "OPEN" for d in out.decisions)
-        SEEN["scope cap held back"] += any("the cap is" in why for why in model.held_back.values())
+        for decision in out.decisions:
+            SEEN[f"{decision.scope} {decision.evidence['cause']}"] += 1
+            SEEN[f"{decision.scope} latched"] += decision.latched and decision.state == "OPEN"
+        for what, words in _HELD_BACK.items():
+            SEEN[what] += any(words in why for why in model.held_back)
         tripped = {d.subject for d in out.decisions if d.evidence["cause"] == "trip"}
         assert tripped <= {*tick.bad, *tick.faulty}, f"I14: opened without evidence: {tripped}"
         automatic = [r for r in model.records.values() if r.state in ("OPEN", "HALF_OPEN")]

@@ -95,8 +95,8 @@ MUTANTS = (
         CLIENT + "contract.py",
         "if len(raw) != head.snap_len or hashlib.sha256(raw).hexdigest() != head.snap_sha256:",
         "if len(raw) != head.snap_len:",
-        MODEL,
         CONTRACT,
+        MODEL,
     ),
     m(
         "entry-bounds",
@@ -177,6 +177,7 @@ MUTANTS = (
         CLIENT + "reader.py",
         "self._clock = clock",
         "self._clock = wall",
+        "tests/client/test_reader.py",
         MODEL,
     ),
     m("expiry", "an open ends by itself", CLIENT + "view.py", "if now < ends_at:", "if True:", VIEW),

@@ -149,6 +149,14 @@ MUTANTS = (  # -- the judge
         "if False:",
         CAPS,
     ),
+    m(
+        "node-names",
+        "no node has the name of a class, a session or the pool",
+        "streams/judge/registry.py",
+        ' or scope_of(name) != "node":',
+        ":",
+        "tests/judge/test_pool_judge.py",
+    ),
     # -- the log
     m(
         "void",
@@ -164,6 +172,7 @@ MUTANTS = (  # -- the judge
         "streams/worker/outputs.py",
         "            await self._decide(owned, decisions)\n",
         "            pass\n",
+        "tests/worker/test_outputs.py",
         MODEL,
     ),
     m(
@@ -172,6 +181,7 @@ MUTANTS = (  # -- the judge
         "streams/worker/partition.py",
         "return [d for output in outputs for d in output.decisions if d.tx not in self.log.known]",
         "return [d for output in outputs for d in output.decisions]",
+        "tests/worker/test_partition.py",
         MODEL,
     ),
     m(

@@ -113,6 +113,18 @@ def test_poison_is_skipped_and_dead_lettered(part: JudgePartition, make_frame: F
     assert step.rows == 10
 
 
+def test_what_the_log_holds_is_not_decided_again(part: JudgePartition, make_frame: Frame, make_record: Any) -> None:
+    """A restart judges the ticks since the snapshot once more; one decision had been appended when it died."""
+    outputs = part.step([make_record(0, make_frame("a", "n1", n=30, t0_s=1000.0))]).outputs
+    first, *others = part.new_decisions(outputs)
+    assert len(others) == 2
+    part.log.apply(first)
+    assert part.new_decisions(outputs) == others
+    for decision in others:
+        part.log.apply(decision)
+    assert part.new_decisions(outputs) == []
+
+
 def test_time_goes_on_in_a_silent_pool_from_where_it_stood(part: JudgePartition, make_frame: Frame, make_record: Any) -> None:
     part.step([make_record(0, make_frame("a", t0_s=5000.0, n=1), 1_700_000_000_000)])
     part.step([make_record(1, make_frame("b", t0_s=5000.0, n=1), 1_700_000_019_000)])
