@@ -83,8 +83,8 @@ def run(seed: int, *, quick: bool = False, kafka: bool = False) -> Report:
     one, _, two = runs
     report.notes.append(
         f"{'Apache Kafka' if kafka else 'mock cluster'}, {NODES} nodes, {ticks} ticks; the cells are "
-        f"{one.wall_s / two.wall_s:.2f} times as fast as the whole, with judges, broker, Redis and the sender on the cores of one "
-        f"machine; the busier of their judges takes {max(two.cpu_s) / max(one.cpu_s):.2f} of the CPU of one judge for both"
+        f"{one.wall_s / two.wall_s:.2f} times as fast as the whole, with judges, broker, Redis and the sender on the cores of "
+        f"one machine; the busier of their judges takes {max(two.cpu_s) / max(one.cpu_s):.2f} of the CPU of one judge for both"
     )
     return report
 
