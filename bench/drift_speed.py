@@ -1,7 +1,7 @@
 """E, the detector's part: what a sample and a tick cost on one core, beside river on the same machine.
 
-Pin it to a core and one BLAS thread: ``OMP_NUM_THREADS=1 taskset -c 1 slodrift bench speed``. CPU time is measured, so that other
-work on the machine disturbs less.
+Pin it to a core: ``taskset -c 1 slodrift bench speed`` (commands use one BLAS thread). CPU time is measured, so that other work
+on the machine disturbs less.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ A command is one module in `streams/commands` with a function `run`; only the mo
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import typer
@@ -36,6 +37,10 @@ COMMANDS: dict[str, str] = {
 }
 """Command name to module; a module has `run`, or a typer `app` when it has sub-commands."""
 
+_BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Set to 1, unless they are set: a worker is planned as one core, and threads that wait for the next small product spin. A tick
+of 30,000 series took twice the CPU with two of them, and as long by the wall. numpy reads these when it is imported."""
+
 
 def _app(names: list[str]) -> typer.Typer:
     app = typer.Typer(
@@ -58,6 +63,8 @@ def _app(names: list[str]) -> typer.Typer:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command in `argv` (default: the process arguments) and exit with its code."""
+    for name in _BLAS_THREADS:
+        os.environ.setdefault(name, "1")
     args = sys.argv[1:] if argv is None else argv
     wanted = next((a for a in args if not a.startswith("-")), None)
     names = [wanted] if wanted in COMMANDS else list(COMMANDS)
