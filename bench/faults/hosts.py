@@ -15,10 +15,10 @@ from slodrift_client import BreakerClient
 from bench.faults.proxy import Proxy
 from bench.faults.workload import NODES
 
-__all__ = ["FLEET", "Host", "Hosts", "Sighting"]
+__all__ = ["FLEET", "LOOK_S", "Host", "Hosts", "ProxiedHost", "Sighting"]
 
 FLEET = "faults"
-_LOOK_S = 0.2
+LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Host:
 
     Attributes:
         name: Of the host.
-        proxy: Between it and Redis.
+        port: Of Redis, or of what is before it, on the loopback.
         seen: Every change it was told of.
         reached: When it was first found at a version: (time, pool, version). `on_change` tells changes of state alone, and a host
             that passes over HALF_OPEN between two polls has none to tell.
@@ -47,7 +47,7 @@ class Host:
     """
 
     name: str
-    proxy: Proxy
+    port: int
     pools: Sequence[str]
     folder: Path
     public_key: bytes | None
@@ -62,7 +62,7 @@ class Host:
         """A new client, as after a start of the host's process."""
         self._newest = {}
         self.client = BreakerClient(
-            f"redis://127.0.0.1:{self.proxy.port}/0",
+            f"redis://127.0.0.1:{self.port}/0",
             FLEET,
             self.pools,
             state_dir=self.folder,
@@ -107,6 +107,13 @@ class Host:
         return {d.subject: d.tx for d in held if d.tx}
 
 
+@dataclass
+class ProxiedHost(Host):
+    """A host with a proxy between it and Redis."""
+
+    proxy: Proxy = field(kw_only=True)
+
+
 class Hosts:
     """All of them, and the thread that looks.
 
@@ -122,7 +129,10 @@ class Hosts:
         self, make_proxy: Callable[[], Proxy], pools: Sequence[str], folder: Path, n: int, public_key: bytes | None
     ) -> None:
         names = [f"host-{i:02d}" for i in range(n)]
-        self.all = [Host(name, make_proxy(), pools, folder / name, public_key, names) for name in names]
+        self.all = [
+            ProxiedHost(name, proxy.port, pools, folder / name, public_key, names, proxy=proxy)
+            for name, proxy in ((name, make_proxy()) for name in names)
+        ]
         for host in self.all:
             host.start()
         self._stop = threading.Event()
@@ -170,7 +180,7 @@ class Hosts:
             thread.join(10)
 
     def _watch(self) -> None:
-        while not self._stop.wait(_LOOK_S):
+        while not self._stop.wait(LOOK_S):
             for host in self.all:
                 with contextlib.suppress(AssertionError):
                     host.look()

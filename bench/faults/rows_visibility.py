@@ -17,7 +17,7 @@ _OVER_S = 12.0
 
 
 def _seen(site: Site, case: Case, bars: dict[float, float]) -> None:
-    found = delays(site, {case.pool})
+    found = delays(site, {case.pool}, site.hosts.all)
     if found.decisions != 3 or found.hosts != N_HOSTS:
         raise Failed(f"{found.decisions} decisions on {found.hosts} hosts")
     p99_s, most_s = np.quantile(found.seconds, [0.99, 1.0])

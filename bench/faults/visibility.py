@@ -2,14 +2,15 @@
 
 `python -m bench.faults.visibility`. The time of the append is the timestamp of the record, which its producer sets a moment
 before; a host's time is that of its `on_change`, or of the look (five a second) that found it at the version of the decision or a
-newer one. One machine, one clock. In the second part Redis is killed and comes back empty. The hosts share one process, which
-starves when they follow many pools: each round has four, as many as a serving host has reason to.
+newer one. One machine, one clock. In the second part Redis is killed and comes back empty. The hosts are in ten processes, since
+fifty in one starve each other; each follows the four pools of the round.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ import numpy as np
 
 from bench.faults.case import Case, play
 from bench.faults.closing import close
+from bench.faults.host_processes import HostLog, HostProcesses
+from bench.faults.hosts import Host
 from bench.faults.site import N_PARTITIONS, Failed, Site
 from bench.report import Report
 from schemas.errors import SchemaError
@@ -42,8 +45,8 @@ class Delays:
         return float((self.seconds <= limit_s).mean())
 
 
-def delays(site: Site, pools: set[str]) -> Delays:
-    """Of every decision about some pools that is in the log, to every host."""
+def delays(site: Site, pools: set[str], hosts: Sequence[Host | HostLog]) -> Delays:
+    """Of every decision about some pools that is in the log, to every one of some hosts."""
     appended = []
     for partition in range(N_PARTITIONS):
         reader = LogReader()
@@ -56,7 +59,7 @@ def delays(site: Site, pools: set[str]) -> Delays:
                 appended.append((decision, record.timestamp()[1] / 1000))
     rows = []
     for decision, at_s in appended:
-        for host in site.hosts:
+        for host in hosts:
             told = [
                 s.at_s
                 for s in list(host.seen)
@@ -64,7 +67,7 @@ def delays(site: Site, pools: set[str]) -> Delays:
             ]
             found = [at for at, pool, version in list(host.reached) if pool == decision.pool and version >= decision.version]
             rows.append(min(told + found, default=np.inf) - at_s)
-    return Delays(np.array(rows), len(appended), len(site.hosts.all))
+    return Delays(np.array(rows), len(appended), len(hosts))
 
 
 def measure(n_hosts: int = 50, rounds: int = 2, over_s: float = 16.0) -> tuple[Delays, Delays, float]:
@@ -74,12 +77,12 @@ def measure(n_hosts: int = 50, rounds: int = 2, over_s: float = 16.0) -> tuple[D
     for n in range(rounds):
         for through_restart, part in enumerate(parts):
             pools = [f"visible/{through_restart}/{n}/{i}" for i in range(_POOLS)]
-            with Site(pools, n_hosts=n_hosts) as site:
+            with Site(pools, n_hosts=2) as site, HostProcesses(site, pools, n_hosts) as hosts:
                 cases = [Case.plain(site, pool, seed=_POOLS * n + i) for i, pool in enumerate(pools)]
                 faults = [(down_at, site.stack.redis_stop), (down_at + _AWAY_S, site.stack.redis_start)]
                 play(site, cases, over_s, faults if through_restart else ())
                 close(site, cases)
-                part.append(delays(site, set(pools)))
+                part.append(delays(site, set(pools), hosts.stop()))
     return _joined(parts[0]), _joined(parts[1]), _AWAY_S
 
 
