@@ -1,4 +1,4 @@
-"""The twelve worst series are those of the whole table, whichever projection finds them, and so is what the panels draw of them."""
+"""The twelve worst series are those of the whole table, whichever projection finds them, and so is what the panels draw."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORDERS = {"p999_ratio": "p999_s / threshold_s"}  # of the view: of the table
 VALUES = ("p999_ratio", "kl_service_nats", "kl_mix_nats", "evidence_margin")
 RANGES = {
     "an hour": (MIDNIGHT_S - 5400, MIDNIGHT_S - 1800),
-    "over midnight": (MIDNIGHT_S - DAY_S - 2 * HOUR_S, MIDNIGHT_S - DAY_S + 3 * HOUR_S),
+    "over midnight": (MIDNIGHT_S - DAY_S - 3 * HOUR_S, MIDNIGHT_S - DAY_S + 4 * HOUR_S),
     "six hours": (MIDNIGHT_S - 6 * HOUR_S - 77, MIDNIGHT_S - 77),
     "within a day": (MIDNIGHT_S - 23 * HOUR_S, MIDNIGHT_S - 2 * HOUR_S),
     "whole days": (MIDNIGHT_S - 3 * DAY_S, MIDNIGHT_S - DAY_S),
@@ -52,8 +52,8 @@ def rows(step_s: int, from_s: int, to_s: int) -> str:
 
 def insert_hours(client: Any, from_s: int, to_s: int) -> None:
     client.command(
-        "INSERT INTO window_hours (t, pool, node, sli, kl_service_nats, kl_mix_nats, evidence_margin, p999_s, threshold_s, slo_s) "
-        f"SELECT at, pool, node, sli, {number(1)}, {number(3)}, {number(5)}, {number(7)}, 0.1 + {number(9)}, 1 "
+        "INSERT INTO window_hours (t, pool, node, sli, kl_service_nats, kl_mix_nats, evidence_margin, p999_s, threshold_s, "
+        f"slo_s) SELECT at, pool, node, sli, {number(1)}, {number(3)}, {number(5)}, {number(7)}, 0.1 + {number(9)}, 1 "
         f"FROM ({rows(HOUR_S, from_s, to_s)})"
     )
 
@@ -64,8 +64,8 @@ def client(embedded_stack: EmbeddedStack) -> Iterator[Any]:
     migrate(dsn)
     client = open_client(dsn)
     client.command(
-        "INSERT INTO windows (t, pool, node, sli, kl_service_nats, kl_mix_nats, log_evidence, log_threshold, p999_s, threshold_s, "
-        f"slo_s) SELECT at, pool, node, sli, {number(1)}, {number(3)}, {number(5)}, 0.5, {number(7)}, {number(9)}, 1 "
+        "INSERT INTO windows (t, pool, node, sli, kl_service_nats, kl_mix_nats, log_evidence, log_threshold, p999_s, "
+        f"threshold_s, slo_s) SELECT at, pool, node, sli, {number(1)}, {number(3)}, {number(5)}, 0.5, {number(7)}, {number(9)}, 1 "
         f"FROM ({rows(60, MIDNIGHT_S - 7 * HOUR_S, MIDNIGHT_S)})"
     )
     client.command("SYSTEM STOP MERGES window_hours")
@@ -109,10 +109,10 @@ def compare(client: Any) -> int:
 
 def test_panels_draw_the_same_as_from_all_hours(client: Any) -> None:
     assert len(PANELS) == 6
-    assert compare(client) > 50
+    assert compare(client) == 56
     client.command("SYSTEM START MERGES window_hours")
     client.command("OPTIMIZE TABLE window_hours FINAL")
-    assert compare(client) > 50
+    assert compare(client) == 56
 
 
 @pytest.mark.parametrize("name", RANGES)
@@ -133,7 +133,7 @@ def test_projections_are_what_is_read(client: Any, projection: str, name: str) -
     from_s, to_s = RANGES[name]
     client.command("SYSTEM START MERGES window_hours")
     client.command("OPTIMIZE TABLE window_hours FINAL")
-    plan = client.query(f"EXPLAIN SELECT pool, max(p999_ratio) FROM window_maxima(from_s = {from_s}, to_s = {to_s}) GROUP BY pool")
+    plan = client.query(f"EXPLAIN SELECT pool, max(p999_ratio) FROM window_maxima(from_s={from_s}, to_s={to_s}) GROUP BY pool")
     assert f"ReadFromMergeTree ({projection})" in "".join(row[0] for row in plan.result_rows)
 
 
