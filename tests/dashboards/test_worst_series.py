@@ -65,7 +65,8 @@ def client(embedded_stack: EmbeddedStack) -> Iterator[Any]:
     client = open_client(dsn)
     client.command(
         "INSERT INTO windows (t, pool, node, sli, kl_service_nats, kl_mix_nats, log_evidence, log_threshold, p999_s, "
-        f"threshold_s, slo_s) SELECT at, pool, node, sli, {number(1)}, {number(3)}, {number(5)}, 0.5, {number(7)}, {number(9)}, 1 "
+        "threshold_s, slo_s) "
+        f"SELECT at, pool, node, sli, {number(1)}, {number(3)}, {number(5)}, 0.5, {number(7)}, {number(9)}, 1 "
         f"FROM ({rows(60, MIDNIGHT_S - 7 * HOUR_S, MIDNIGHT_S)})"
     )
     client.command("SYSTEM STOP MERGES window_hours")
