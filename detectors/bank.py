@@ -25,6 +25,7 @@ from detectors.state import SLIS, BankState, pack, unpack
 from detectors.strata import stratum_count, stratum_of, uncached_tokens
 from detectors.tail import CENSORED, EMPIRICAL, EXTRAPOLATED
 from detectors.weigh import Alarms, weigh, weigh_mix
+from detectors.weights import Weight, count, picked
 from schemas.errors import SchemaError
 from schemas.policy import Detection
 
@@ -100,6 +101,7 @@ class SeriesBank:
         cached_tokens: NDArray[np.uint32],
         adapter_key: NDArray[np.uint32],
         output_tokens: NDArray[np.uint32] | None = None,
+        weight: Weight = None,
     ) -> None:
         """Adds requests of one tick that is still open.
 
@@ -111,6 +113,7 @@ class SeriesBank:
             cached_tokens: The same, of the prompt tokens found in the prefix cache.
             adapter_key: Stable hash of the adapter's name, 0 for none, (n,).
             output_tokens: As `prompt_tokens`. Without them a shift to longer answers looks like a slower end-to-end latency.
+            weight: Requests that each row stands for; None where all stand for one.
 
         Raises:
             ValueError: The slot is closed, or a node was never added.
@@ -125,7 +128,7 @@ class SeriesBank:
         output = np.zeros(len(node), np.uint32) if output_tokens is None else output_tokens
         stratum = stratum_of(tokens, adapter_key, self.detection.max_strata)
         number = np.broadcast_to(np.int64(slot), len(node))
-        rows = Rows(node.astype(np.uint32, copy=False), latency_s, _narrow(tokens), _narrow(output), stratum, number)
+        rows = Rows(node.astype(np.uint32, copy=False), latency_s, _narrow(tokens), _narrow(output), stratum, number, weight)
         self._open.setdefault(slot, []).append(rows)
 
     @property
@@ -174,7 +177,7 @@ class SeriesBank:
         if len(known):
             self._last_filled = block
             bad = _any(alarms.bad[:, 1:])
-            self.model.observe(*residuals, bad[known.node] if bad.any() else None)
+            self.model.observe(*residuals, bad[known.node] if bad.any() else None, known.weight)
         if len(rows):
             urgent = alarms.log_evidence > self._terms.log_a / 2
             blocks.read_tails(state, m, self.detection, slot, self._per_block, self._terms.block_s, urgent)
@@ -195,20 +198,20 @@ class SeriesBank:
         """Counts latencies as they are, (4, m), into the fine histograms too."""
         state, m = self._state, self.n_nodes + 1
         node = rows.node.astype(np.intp) + 1
-        asked = np.bincount(node, minlength=m)
+        asked = count(node, rows.weight, m)
         present = asked > 0
         present[0] = len(rows) > 0
         state.born[:m][present & (state.born[:m] < 0)] = slot
         n_tick = np.zeros((SLIS, m), np.int64)
         for sli in range(SLIS):
-            who, seconds = node, rows.latency_s[sli]
+            who, seconds, weight = node, rows.latency_s[sli], rows.weight
             measured = np.isfinite(seconds)
             if measured.all():
                 n_tick[sli] = asked
             else:
-                who, seconds = node[measured], seconds[measured]
-                n_tick[sli] = np.bincount(who, minlength=m)
-            histogram.add_tick(state.fine[sli], who, seconds, _FINE_PER_BLOCK // self._per_block)
+                who, seconds, weight = node[measured], seconds[measured], picked(weight, measured)
+                n_tick[sli] = count(who, weight, m)
+            histogram.add_tick(state.fine[sli], who, seconds, _FINE_PER_BLOCK // self._per_block, weight)
         n_tick[:, 0] = n_tick[:, 1:].sum(axis=1)
         state.seen[:, :m] += n_tick
         return n_tick

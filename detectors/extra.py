@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from detectors.bank import SeriesBank
 from detectors.rows import Rows
 from detectors.state import SLIS
+from detectors.weights import Weight, count, picked
 from schemas.batch import UNKNOWN_TOKENS
 
 __all__ = ["CARRY", "RENEW", "Channels", "median_s", "summaries", "waiting"]
@@ -142,7 +143,7 @@ def summaries(
     if wanted & {*_PER_LATENCY}:
         logs = {name: np.full((n, SLIS), np.nan) for name in _PER_LATENCY}
         for sli in range(SLIS):
-            mean, p99 = _logs(rows.node, rows.latency_s[sli], n)
+            mean, p99 = _logs(rows.node, rows.latency_s[sli], n, rows.weight)
             logs["mean_log_latency"][:, sli], logs["p99_log"][:, sli] = mean, p99
         out |= logs
     if "error_ratio" in wanted:
@@ -150,52 +151,59 @@ def summaries(
             out["error_ratio"] = (errors / counted)[:, None]
     if "throughput" in wanted:
         tokens = np.where(rows.output == UNKNOWN_TOKENS, np.uint32(0), rows.output)
+        if rows.weight is not None:
+            tokens = tokens * rows.weight.astype(np.float64)
         out["throughput"] = (np.bincount(rows.node, weights=tokens, minlength=n) / tick_s)[:, None]
     if "n" in wanted:
         out["n"] = asked[:, None].astype(np.float64)
     return out
 
 
-def median_s(node: NDArray[np.uint32], seconds: NDArray[np.float32], n: int) -> tuple[Floats, NDArray[np.int64]]:
+def median_s(
+    node: NDArray[np.uint32], seconds: NDArray[np.float32], n: int, weight: Weight = None
+) -> tuple[Floats, NDArray[np.int64]]:
     """Lower median of a latency of each node, seconds (n,), NaN without any; and how many there are, (n,).
 
     Args:
         node: Index of the node of each request, (rows,).
         seconds: Latency, NaN where unknown, (rows,).
         n: Nodes.
+        weight: Of each request, (rows,).
 
     >>> import numpy as np
     >>> median_s(np.array([1, 1, 0, 1], np.uint32), np.array([3, 1, 7, 2], np.float32), 2)[0].tolist()
     [7.0, 2.0]
     """
-    _, values, count = _by_node(node, seconds, n)
+    _, values, each, known = _by_node(node, seconds, n, weight)
     out = np.full(n, np.nan)
-    out[count > 0] = values[_at(count, 0.5)]
-    return out, count
+    out[known > 0] = values[_at(known, 0.5, each)]
+    return out, known
 
 
-def _logs(node: NDArray[np.uint32], seconds: NDArray[np.float32], n: int) -> tuple[Floats, Floats]:
+def _logs(node: NDArray[np.uint32], seconds: NDArray[np.float32], n: int, weight: Weight) -> tuple[Floats, Floats]:
     """Mean and 99th percentile of the log of a latency of each node, (n,); the same in whatever order rows came."""
-    who, values, count = _by_node(node, seconds, n)
+    who, values, each, known = _by_node(node, seconds, n, weight)
     logs = np.log(np.maximum(values, _FLOOR_S))
     mean, p99 = np.full(n, np.nan), np.full(n, np.nan)
-    some = count > 0
-    mean[some] = np.bincount(who, weights=logs, minlength=n)[some] / count[some]
-    p99[some] = logs[_at(count, 0.99)]
+    some = known > 0
+    sums = logs if each is None else logs * each
+    mean[some] = np.bincount(who, weights=sums, minlength=n)[some] / known[some]
+    p99[some] = logs[_at(known, 0.99, each)]
     return mean, p99
 
 
 def _by_node(
-    node: NDArray[np.uint32], seconds: NDArray[np.float32], n: int
-) -> tuple[NDArray[np.uint32], Floats, NDArray[np.int64]]:
-    """Node and seconds of the known latencies, sorted by both, and their number at each node (n,)."""
+    node: NDArray[np.uint32], seconds: NDArray[np.float32], n: int, weight: Weight
+) -> tuple[NDArray[np.uint32], Floats, Weight, NDArray[np.int64]]:
+    """Node, seconds and weights of the known latencies, sorted by both, and how many requests each node has (n,)."""
     known = np.isfinite(seconds)
     order = np.lexsort((seconds[known], node[known]))
     who = node[known][order]
-    return who, seconds[known][order].astype(np.float64), np.bincount(who, minlength=n)
+    each = picked(picked(weight, known), order)
+    return who, seconds[known][order].astype(np.float64), each, count(who, each, n)
 
 
-def _at(count: NDArray[np.int64], q: float) -> NDArray[np.int64]:
+def _at(known: NDArray[np.int64], q: float, each: Weight) -> NDArray[np.int64]:
     """Where the q-quantile of each node that has any stands among what `_by_node` sorted."""
-    rank = np.cumsum(count) - count + np.ceil(q * count - 1e-9).astype(np.int64) - 1
-    return np.asarray(rank[count > 0])
+    rank = (np.cumsum(known) - known + np.ceil(q * known - 1e-9).astype(np.int64) - 1)[known > 0]
+    return np.asarray(rank if each is None else np.searchsorted(np.cumsum(each, dtype=np.int64), rank, side="right"))

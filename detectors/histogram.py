@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.weights import Weight, count, picked
+
 __all__ = ["BUCKETS", "EDGES_S", "HIGHEST_S", "LOWEST_S", "MAX_ERROR_RATIO", "VALUES_S", "add",
     "add_busy", "add_tick", "bucket_at", "bucket_of", "merge", "octave_counts", "quantiles",
 ]  # fmt: skip
@@ -73,13 +75,14 @@ def bucket_of(values_s: NDArray[np.float32]) -> NDArray[np.int32]:
     return np.clip(code, 0, BUCKETS - 1, out=code)
 
 
-def add(counts: NDArray[Any], series: NDArray[Any], values_s: NDArray[np.float32]) -> None:
+def add(counts: NDArray[Any], series: NDArray[Any], values_s: NDArray[np.float32], weight: Weight = None) -> None:
     """Count each value in the histogram of its series, in place.
 
     Args:
         counts: (S, BUCKETS), any unsigned integer type, C-contiguous.
         series: Row of `counts` of each value (n,). Order is free; rows grouped by series are faster (fewer cache misses).
         values_s: Seconds, float32 (n,), without NaN.
+        weight: Of each value, (n,); must fit the type of `counts`.
 
     Raises:
         ValueError: `counts` is not C-contiguous.
@@ -92,10 +95,10 @@ def add(counts: NDArray[Any], series: NDArray[Any], values_s: NDArray[np.float32
         index = series[part].astype(np.intp)
         index *= BUCKETS
         index += bucket_of(values_s[part])
-        np.add.at(flat, index, one)
+        np.add.at(flat, index, one if weight is None else weight[part].astype(counts.dtype))
 
 
-def add_busy(counts: NDArray[np.uint16], values_s: NDArray[np.float32]) -> None:
+def add_busy(counts: NDArray[np.uint16], values_s: NDArray[np.float32], weight: Weight = None) -> None:
     """Count any number of values in one histogram of 16-bit counts, in place.
 
     When a count would not fit any more all of them are halved, rounded up and down in turn, so quantiles stay where they are
@@ -104,8 +107,9 @@ def add_busy(counts: NDArray[np.uint16], values_s: NDArray[np.float32]) -> None:
     Args:
         counts: (BUCKETS,).
         values_s: Seconds, float32 (n,), without NaN.
+        weight: Of each value, (n,).
     """
-    _raise(counts, np.bincount(bucket_of(values_s), minlength=BUCKETS))
+    _raise(counts, count(bucket_of(values_s), weight, BUCKETS))
 
 
 def _raise(counts: NDArray[np.uint16], by: NDArray[np.int64]) -> None:
@@ -116,7 +120,9 @@ def _raise(counts: NDArray[np.uint16], by: NDArray[np.int64]) -> None:
     counts[:] = total
 
 
-def add_tick(counts: NDArray[np.uint16], series: NDArray[np.intp], values_s: NDArray[np.float32], many: int) -> None:
+def add_tick(
+    counts: NDArray[np.uint16], series: NDArray[np.intp], values_s: NDArray[np.float32], many: int, weight: Weight = None
+) -> None:
     """A tick's values into the histograms of the series (rows from 1), and all of them into row 0, the pool's.
 
     Args:
@@ -124,23 +130,24 @@ def add_tick(counts: NDArray[np.uint16], series: NDArray[np.intp], values_s: NDA
         series: Row of each value (n,), none of them 0.
         values_s: Seconds, float32 (n,), without NaN.
         many: A series with more values than this in the tick is counted with care (`add_busy`), so that no count wraps round.
+        weight: Of each value, (n,).
     """
     if len(series) == 0:
         return
-    n = np.bincount(series)
+    n = count(series, weight)
     busy = np.flatnonzero(n > many)
     if len(series) < _DENSE * len(n):
-        add_busy(counts[0], values_s)
+        add_busy(counts[0], values_s, weight)
         for row in busy:
-            add_busy(counts[row], values_s[series == row])
+            add_busy(counts[row], values_s[series == row], picked(weight, series == row))
         if len(busy):
             rest = ~np.isin(series, busy)
-            series, values_s = series[rest], values_s[rest]
-        add(counts, series, values_s)
+            series, values_s, weight = series[rest], values_s[rest], picked(weight, rest)
+        add(counts, series, values_s, weight)
         return
     index = series * BUCKETS
     index += bucket_of(values_s)
-    new = np.bincount(index, minlength=len(n) * BUCKETS).reshape(len(n), BUCKETS)
+    new = count(index, weight, len(n) * BUCKETS).reshape(len(n), BUCKETS)
     _raise(counts[0], new.sum(axis=0))
     for row in busy:
         _raise(counts[row], new[row])

@@ -18,6 +18,7 @@ from detectors.model import PoolModel
 from detectors.rows import Rows
 from detectors.runs import run_starts, sum_into
 from detectors.state import SLIS, BankState
+from detectors.weights import count, picked
 
 __all__ = ["Residuals", "Tally", "graduate", "locate", "tally"]
 
@@ -55,6 +56,7 @@ def tally(model: PoolModel, rows: Rows, offset: NDArray[np.float32], m: int) -> 
         part = slice(start, start + _CHUNK)
         codes[:, part], measured[:, part] = model.codes(rows.take(part), offset[:, 1:m])
         at, who = places[part], node[part]
+        weight = picked(rows.weight, part)
         bins = model.bins(codes[:, part], measured[:, part], at)
         starts, first_bin = run_starts(who), who.astype(np.int32) * ranks.BINS
         for sli in range(SLIS):
@@ -63,10 +65,14 @@ def tally(model: PoolModel, rows: Rows, offset: NDArray[np.float32], m: int) -> 
             if not usable.all():
                 cell = cell[usable]
                 off[~usable] = 0
-            counts[sli] += np.bincount(cell, minlength=m * ranks.BINS)
-            sum_into(sums[sli], who, off, starts)
+            if weight is None:
+                counts[sli] += np.bincount(cell, minlength=m * ranks.BINS)
+                sum_into(sums[sli], who, off, starts)
+            else:
+                counts[sli] += count(cell, weight[usable], m * ranks.BINS)
+                sum_into(sums[sli], who, off * weight.astype(np.int64), starts)
     strata = len(model.row_of)
-    mix = np.bincount(node * strata + rows.stratum, minlength=m * strata).reshape(m, strata)
+    mix = count(node * strata + rows.stratum, rows.weight, m * strata).reshape(m, strata)
     by_bin = counts.reshape(SLIS, m, ranks.BINS).astype(np.float32)
     by_bin[:, 0] = by_bin[:, 1:].sum(axis=1)
     sums[:, 0] = sums[:, 1:].sum(axis=1)

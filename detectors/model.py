@@ -16,6 +16,7 @@ from detectors.expected import expected_log2, fit
 from detectors.ranks import BINS, CODES
 from detectors.rows import Rows
 from detectors.state import SLIS
+from detectors.weights import Weight, count, picked
 
 __all__ = ["PoolModel", "Scale"]
 
@@ -144,22 +145,24 @@ class PoolModel:
 
     def observe(
         self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp],
-        leave_out: NDArray[np.bool_] | None = None,
+        leave_out: NDArray[np.bool_] | None = None, weight: Weight = None,
     ) -> None:  # fmt: skip
         """Counts residuals into the running block, but for the requests to be left out, bool (n,)."""
         if leave_out is not None:
             places = np.where(leave_out, self.known.shape[1], places)
-        self.pending[0] += self._count(codes, measured, places)
+        self.pending[0] += self._count(codes, measured, places, weight)
 
-    def _count(self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.float32]:
+    def _count(
+        self, codes: NDArray[np.int16], measured: NDArray[np.bool_], places: NDArray[np.intp], weight: Weight = None
+    ) -> NDArray[np.float32]:
         """Counts by place and code, (4, R, CODES); requests at a place beyond the tables count nowhere."""
         rows = self.known.shape[1]
         start, counts = (places * CODES).astype(np.int32), np.zeros((SLIS, rows * CODES), np.int64)
         for sli in range(SLIS):
-            key = start + codes[sli]
+            key, of_key = start + codes[sli], weight
             if not measured[sli].all():
-                key = key[measured[sli]]
-            counts[sli] = np.bincount(key, minlength=rows * CODES)[: rows * CODES]
+                key, of_key = key[measured[sli]], picked(weight, measured[sli])
+            counts[sli] = count(key, of_key, rows * CODES)[: rows * CODES]
         return counts.reshape(SLIS, rows, CODES).astype(np.float32)
 
     def turn(self, keep: float, drop: NDArray[np.bool_]) -> bool:

@@ -15,6 +15,7 @@ from detectors.bank import SeriesBank
 from detectors.extra import waiting
 from detectors.ranks import CODES
 from detectors.state import SLIS
+from detectors.weights import count, picked
 
 __all__ = ["STEP_NATS", "class_residuals"]
 
@@ -51,6 +52,8 @@ def class_residuals(
         off = np.rint((octaves[sli] - usual[np.maximum(place, 0)]) * (math.log(2) / STEP_NATS))
         for code in codes:
             mine = usable & (code >= 0)
-            counts[sli] += np.bincount(code[mine], minlength=n_cells)
-            sums[sli] += np.bincount(code[mine], weights=off[mine], minlength=n_cells).astype(np.int64)
+            weight = picked(rows.weight, mine)
+            counts[sli] += count(code[mine], weight, n_cells)
+            shift = off[mine] if weight is None else off[mine] * weight.astype(np.float64)
+            sums[sli] += np.bincount(code[mine], weights=shift, minlength=n_cells).astype(np.int64)
     return sums, counts

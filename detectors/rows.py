@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detectors.state import SLIS
+from detectors.weights import Weight, count, joined, picked
 
 __all__ = ["Rows"]
 
@@ -24,6 +25,7 @@ class Rows:
         output: Output tokens, the same.
         stratum: uint8 (n,).
         slot: Tick, int64 (n,).
+        weight: Requests that each row stands for, uint32 (n,); None where all stand for one (`detectors.weights`).
     """
 
     node: NDArray[np.uint32]
@@ -32,6 +34,7 @@ class Rows:
     output: NDArray[np.unsignedinteger[Any]]
     stratum: NDArray[np.uint8]
     slot: NDArray[np.int64]
+    weight: Weight = None
 
     def __len__(self) -> int:
         return len(self.node)
@@ -56,17 +59,19 @@ class Rows:
             np.concatenate([p.output for p in parts]),
             np.concatenate([p.stratum for p in parts]),
             np.concatenate([p.slot for p in parts]),
+            joined((p, p.weight) for p in parts),
         )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Columns by name, as `Rows(**arrays)` takes them."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        """Columns by name, as `Rows(**arrays)` takes them; no weights where there are none."""
+        return {f.name: column for f in fields(self) if (column := getattr(self, f.name)) is not None}
 
     def take(self, keep: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Rows:
         """The chosen rows."""
         return Rows(
-            self.node[keep], self.latency_s[:, keep], self.tokens[keep], self.output[keep], self.stratum[keep], self.slot[keep]
-        )
+            self.node[keep], self.latency_s[:, keep], self.tokens[keep], self.output[keep], self.stratum[keep],
+            self.slot[keep], picked(self.weight, keep),
+        )  # fmt: skip
 
     def canonical(self) -> Rows:
         """The same rows in an order that does not depend on how they arrived."""
@@ -77,10 +82,13 @@ class Rows:
         return self.take(_order(major, (*self.latency_s.view(np.int32), self.output, self.tokens, self.node, self.slot)))
 
     def thinned(self, most: int) -> Rows:
-        """At most about `most` rows of each node, evenly over its latencies; independent of the order of arrival."""
-        counts = np.bincount(self.node)
+        """At most about `most` requests of each node, evenly over its latencies; independent of the order of arrival.
+
+        The result has no weights: a row that stands for several requests is there as often as they are.
+        """
+        counts = count(self.node, self.weight)
         if len(counts) == 0 or int(counts.max()) <= most:
-            return self
+            return self if self.weight is None else self._repeated(np.arange(len(self)), self.weight)
         bits = self.latency_s.view(np.int32)
         varies = [sli for sli in range(SLIS) if bits[sli].min() != bits[sli].max()]
         major = self.node.astype(np.int64) << 32
@@ -89,8 +97,17 @@ class Rows:
         order = _order(major, (self.output, self.tokens, *bits, self.node))
         start = np.cumsum(counts) - counts
         node = self.node[order]
+        every: NDArray[np.int64] = (-(-counts // most))[node]
+        if self.weight is not None:  # how many multiples of `every` lie in each row's places
+            weight = self.weight[order].astype(np.int64)
+            first = np.cumsum(weight) - weight - start[node]
+            times: NDArray[np.int64] = -(-(first + weight) // every) + (-first // every)
+            return self._repeated(order, times)
         place = np.arange(len(order)) - start[node]
-        return self.take(order[place % (-(-counts // most))[node] == 0])
+        return self.take(order[place % every == 0])
+
+    def _repeated(self, rows: NDArray[np.intp], times: NDArray[np.integer[Any]]) -> Rows:
+        return replace(self, weight=None).take(np.repeat(rows, times))
 
 
 def _order(major: NDArray[np.int64], keys: tuple[NDArray[Any], ...]) -> NDArray[np.intp]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LATENCY_SLIS", "MAX_HOST", "NO_CODE", "UNKNOWN_TOKENS", "RequestBatch", "host_number"]
+__all__ = ["CONTRARY_ROUNDING", "LATENCY_SLIS", "MAX_HOST", "NO_CODE", "UNKNOWN_TOKENS", "RequestBatch", "host_number"]
 
 LATENCY_SLIS: tuple[str, ...] = ("ttft_s", "tpot_s", "queue_s", "e2e_s")
 """Latency SLIs in column order; seconds."""
@@ -20,6 +20,8 @@ NO_CODE = np.uint32(0xFFFFFFFF)
 """Dictionary code of an absent string (no adapter, unknown tenant)."""
 
 
+CONTRARY_ROUNDING = np.float32(1.01), np.float32(0.01)
+"""A first token may seem later than the end by 1 % and 10 ms: the two are often rounded, or measured in different places."""
 MAX_HOST = 127
 """Largest number of a host in the column `probe`."""
 
@@ -31,7 +33,7 @@ def host_number(host: str) -> int:
 
 @dataclass(slots=True)
 class RequestBatch:
-    """`n` finished requests of one pool, in arrival order.
+    """`n` rows of one pool, in arrival order: finished requests, or groups of requests that are alike where there are weights.
 
     Attributes:
         pool: Pool of all rows.
@@ -47,6 +49,8 @@ class RequestBatch:
         adapters, tenants: Dictionaries of strings; `adapter`, `tenant` uint32 (n,) index them, `NO_CODE` where absent.
         session: 32-bit hash of the session, uint32 (n,); 0 where absent.
         kv_mismatch: bool (n,): the request read a KV slot that was not its own.
+        weight: uint32 (n,), from 1: how many requests that are alike a row stands for (`schemas.sketch`); None where every
+            row is one request.
     """
 
     pool: str
@@ -66,9 +70,15 @@ class RequestBatch:
     tenant: NDArray[np.uint32]
     session: NDArray[np.uint32]
     kv_mismatch: NDArray[np.bool_]
+    weight: NDArray[np.uint32] | None = None
 
     def __len__(self) -> int:
         return len(self.ts_ns)
+
+    @property
+    def requests(self) -> int:
+        """Requests that the rows stand for."""
+        return len(self.ts_ns) if self.weight is None else int(self.weight.sum(dtype=np.int64))
 
     def take(self, rows: slice | NDArray[np.intp] | NDArray[np.bool_]) -> RequestBatch:
         """The chosen rows, with the same dictionaries."""
@@ -90,4 +100,5 @@ class RequestBatch:
             tenant=self.tenant[rows],
             session=self.session[rows],
             kv_mismatch=self.kv_mismatch[rows],
+            weight=None if self.weight is None else self.weight[rows],
         )

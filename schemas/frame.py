@@ -4,8 +4,13 @@ A frame is a MessagePack map, so any language writes it. Binary columns are litt
 absent is unknown for every row. Everything that concerns a pool travels on `telemetry.frames` in the pool's partition, so one
 reader sees one order: requests as frames (`kind` "requests"), node, GPU and deploy events as event frames (`kind` "events").
 
+A *sketch frame* (`kind` "sketch", `schemas.sketch`) is a frame of requests with one more column, `weight` (uint32, from 1): each
+row stands for so many requests that are alike. It is a kind of its own because a reader that does not know weights would count
+each row once; such a reader sends it to the dead letters instead.
+
 Identity for de-duplication: (node, boot_id, seq) for frames an agent wrote itself; for frames that a framer made from a
 source topic, `origin` ("topic/partition") with `origin_offset`, the source offset of every row, which grows for each node.
+A row of a sketch frame has no source offset, so a sketch frame needs a `boot_id`.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from schemas.telemetry import StateEvent
 
 __all__ = [
     "FRAME_VERSION",
+    "MAX_SKETCHED",
     "EventFrame",
     "FrameHeader",
     "RequestFrame",
@@ -33,6 +39,8 @@ __all__ = [
 FRAME_VERSION = 1
 MAX_TS_S = 4e9  # Unix seconds, year 2096; also refuses NaN
 MAX_ROWS = 100_000  # a frame is meant to hold 500 to 1,000 requests; far beyond that it is an attack or a bug
+MAX_SKETCHED = 1 << 24
+"""Requests that the rows of one sketch frame stand for at most: 16.7 million, and float32 still counts them one by one."""
 
 
 class FrameHeader(msgspec.Struct, kw_only=True, frozen=True):
@@ -99,7 +107,7 @@ _UINT_COLUMNS = ("prompt_tokens", "output_tokens", "cached_tokens", "batch_size"
 
 
 def encode_request_frame(header: FrameHeader, batch: RequestBatch, origin_offset: NDArray[np.int64] | None = None) -> bytes:
-    """Bytes of one frame.
+    """Bytes of one frame; of a sketch frame where the batch has weights.
 
     Args:
         header: Identity; `header.node` is the node of every row.
@@ -107,11 +115,14 @@ def encode_request_frame(header: FrameHeader, batch: RequestBatch, origin_offset
         origin_offset: Source offset of each row, int64 (n,), or None.
 
     Raises:
-        ValueError: If the batch is empty, or its times (in microseconds) or offsets span more than 32 bits.
+        ValueError: If the batch is empty, its times (in microseconds) or offsets span more than 32 bits, or it has weights and
+            cannot be a sketch frame.
     """
     n = len(batch)
     if n == 0:
         raise ValueError("a frame holds at least one row")
+    if batch.weight is not None and (fault := _sketch_fault(header, batch.weight, origin_offset is not None)):
+        raise ValueError(fault)
     t0_ns = int(batch.ts_ns.min())
     dt_us = (batch.ts_ns - t0_ns) // 1000
     if int(dt_us.max()) > 0xFFFFFFFF:
@@ -131,6 +142,8 @@ def encode_request_frame(header: FrameHeader, batch: RequestBatch, origin_offset
         cols["session"] = batch.session.astype("<u4", copy=False).tobytes()
     if batch.kv_mismatch.any():
         cols["kv_mismatch"] = batch.kv_mismatch.astype("u1").tobytes()
+    if batch.weight is not None:
+        cols["weight"] = batch.weight.astype("<u4", copy=False).tobytes()
     words: dict[str, _WireStrings] = {}
     for name, all_words, codes in (("adapter", batch.adapters, batch.adapter), ("tenant", batch.tenants, batch.tenant)):
         used = np.unique(codes[codes != NO_CODE])
@@ -145,9 +158,10 @@ def encode_request_frame(header: FrameHeader, batch: RequestBatch, origin_offset
         if int(origin_offset.max()) - offset0 > 0xFFFFFFFF:
             raise ValueError("source offsets of one frame span more than 32 bits: cut them first")
         cols["origin_offset"] = (origin_offset - offset0).astype("<u4").tobytes()
+    kind = "requests" if batch.weight is None else "sketch"
     return _encoder.encode(
         _WireFrame(
-            v=FRAME_VERSION, kind="requests", pool=header.pool, node=header.node, boot_id=header.boot_id, seq=header.seq,
+            v=FRAME_VERSION, kind=kind, pool=header.pool, node=header.node, boot_id=header.boot_id, seq=header.seq,
             origin=header.origin, t0_ns=t0_ns, n=n, cols=cols, words=words, offset0=offset0,
         )
     )  # fmt: skip
@@ -196,6 +210,31 @@ def _strings(wire: _WireFrame, name: str) -> tuple[list[str], NDArray[np.uint32]
     return entry.words, codes
 
 
+def _sketch_fault(header: FrameHeader, weight: NDArray[np.uint32], has_offsets: bool) -> str:
+    """Why rows with these weights cannot be a sketch frame; "" if they can."""
+    if has_offsets or header.origin is not None:
+        return "rows of a sketch frame have no source offset: they stand for requests from many"
+    if not header.boot_id:
+        return "a sketch frame needs a boot_id: counted twice it would weigh as much as all its requests"
+    if int(weight.min()) < 1:
+        return "column weight: a row stands for at least one request"
+    requests = int(weight.sum(dtype=np.int64))
+    return "" if requests <= MAX_SKETCHED else f"column weight: {requests} requests in a frame, {MAX_SKETCHED} at most"
+
+
+def _weights(wire: _WireFrame, header: FrameHeader) -> NDArray[np.uint32] | None:
+    if wire.kind == "requests":
+        if "weight" in wire.cols:  # whoever wrote it means something by it
+            raise SchemaError("bad_frame", 'column weight in a frame of kind "requests": rows with weights are of kind "sketch"')
+        return None
+    weight = _column(wire, "weight", "<u4")
+    if weight is None:
+        raise SchemaError("bad_frame", "column weight is required in a sketch frame")
+    if fault := _sketch_fault(header, weight, "origin_offset" in wire.cols):
+        raise SchemaError("bad_frame", fault)
+    return weight
+
+
 def _check_events(wire: _WireFrame) -> None:
     if not wire.events or wire.n != len(wire.events) or len(wire.offsets) not in (0, wire.n):
         raise SchemaError("bad_frame", f"{wire.n} rows, {len(wire.events)} events, {len(wire.offsets)} offsets")
@@ -223,14 +262,14 @@ def decode_frame(raw: bytes) -> RequestFrame | EventFrame:
     if wire.kind == "events":
         _check_events(wire)
         return EventFrame(header=header, events=wire.events, offsets=wire.offsets)
-    if wire.kind != "requests" or wire.n == 0 or not wire.node:
+    if wire.kind not in ("requests", "sketch") or wire.n == 0 or not wire.node:
         raise SchemaError("bad_frame", f"kind {wire.kind!r}, node {wire.node!r}, {wire.n} rows")
     n = wire.n
     dt_us, outcome = _column(wire, "dt_us", "<u4"), _column(wire, "outcome", "u1")
     if dt_us is None or outcome is None:
         raise SchemaError("bad_frame", "columns dt_us and outcome are required")
     probe, session = _column(wire, "probe", "i1"), _column(wire, "session", "<u4")
-    mismatch = _column(wire, "kv_mismatch", "u1")
+    mismatch, weight = _column(wire, "kv_mismatch", "u1"), _weights(wire, header)
     adapters, adapter = _strings(wire, "adapter")
     tenants, tenant = _strings(wire, "tenant")
     offset = _column(wire, "origin_offset", "<u4")
@@ -256,6 +295,7 @@ def decode_frame(raw: bytes) -> RequestFrame | EventFrame:
         probe=_SAYS_NOTHING[:n] if probe is None else probe,
         session=_ZEROS[:n] if session is None else session,
         kv_mismatch=_NO[:n] if mismatch is None else mismatch.astype(np.bool_),
+        weight=weight,
     )
     return RequestFrame(
         header=header, batch=batch, origin_offset=None if offset is None else wire.offset0 + offset.astype(np.int64)

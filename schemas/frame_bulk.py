@@ -34,7 +34,12 @@ def encode_request_frames(
 
     Returns:
         (number of rows, bytes) of each frame.
+
+    Raises:
+        ValueError: The rows have weights: a sketch frame has no source offsets (`encode_request_frame` writes it).
     """
+    if batch.weight is not None:
+        raise ValueError("rows with weights have no source offsets: write them with encode_request_frame")
     sizes = np.diff(starts, append=len(batch))
     frame_of_row = np.repeat(np.arange(len(starts)), sizes)
     t0_ns, offset0 = np.minimum.reduceat(batch.ts_ns, starts), np.minimum.reduceat(offset, starts)

@@ -123,7 +123,7 @@ def _within(codes: NDArray[np.uint32], n_words: int) -> bool:
 
 
 def valid_rows(batch: RequestBatch) -> tuple[RequestBatch, dict[str, int]]:
-    """The believable rows of a batch that did not come through a framer, and how many were refused for which reason.
+    """The believable rows of a batch that did not come through a framer, and how many requests were refused for which reason.
 
     Costs one pass over the columns when nothing is wrong. The input is not modified.
     """
@@ -142,8 +142,8 @@ def valid_rows(batch: RequestBatch) -> tuple[RequestBatch, dict[str, int]]:
     faults[(batch.probe < -1) | (batch.probe > MAX_HOST)] = CODE["bad_value"]
     rejects: dict[str, int] = {}
     if faults.any():
-        codes, counts = np.unique(faults[faults > 0], return_counts=True)
-        rejects = {REASONS[code]: int(count) for code, count in zip(codes, counts, strict=True)}
+        counts = np.bincount(faults, weights=batch.weight).astype(np.int64)
+        rejects = {REASONS[code]: int(counts[code]) for code in np.flatnonzero(counts[1:]) + 1}
         batch = batch.take(faults == 0)
     blank = blank_tpot(batch.latency_s, batch.output_tokens)
     if blank.any():

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.weights import Weight, count, picked, total
 from schemas.batch import RequestBatch
 from schemas.policy import PoolPolicy
 from schemas.results import Decision
@@ -184,7 +185,7 @@ class PoolJudge:
             rows = Rows.of_batch(batch, node, adapter_keys(batch, self._adapters), adapter_no, tenant_no)
             known = node != UNKNOWN
             if not known.all():
-                self._reject("unknown_node", int(len(known) - known.sum()))
+                self._reject("unknown_node", total(~known, rows.weight))
                 rows = rows.take(known)
             parts.append(rows)
         numbers = [self.registry.number(e.node) if e.node is not None else -1 for e in staged]
@@ -255,8 +256,8 @@ class PoolJudge:
         out: NDArray[np.bool_] | None = None
         if taken.late is not None:
             out = taken.late
-            self._reject("late", int(out.sum()))
-            self._blame(piece.node[out])
+            self._reject("late", total(out, piece.weight))
+            self._blame(piece.node[out], picked(piece.weight, out))
         if taken.waits is not None:
             self.waiting.append(piece.take(taken.waits))
             out = taken.waits if out is None else out | taken.waits
@@ -279,8 +280,8 @@ class PoolJudge:
     def _refuse_waiting(self) -> None:
         for rows in self.waiting:
             names = list(self.registry.numbers)
-            self._refuse("future", list(rows_as_json(self.pool, names, rows.take(slice(0, MAX_KEPT)))), len(rows))
-            self._blame(rows.node)
+            self._refuse("future", list(rows_as_json(self.pool, names, rows.take(slice(0, MAX_KEPT)))), rows.requests)
+            self._blame(rows.node, rows.weight)
         self.waiting = []
 
     def _close_up_to(self, first_open: int | None) -> None:
@@ -343,10 +344,10 @@ class PoolJudge:
         ticker.scopes.refused.clear()
         return out
 
-    def _blame(self, numbers: NDArray[np.uint32]) -> None:
+    def _blame(self, numbers: NDArray[np.uint32], weight: Weight) -> None:
         """Count refused events for the nodes that sent them."""
         seats = self.registry.seat[numbers]
-        self.ticker.refused += np.bincount(seats[seats >= 0], minlength=len(self.ticker.refused))
+        self.ticker.refused += count(seats[seats >= 0], picked(weight, seats >= 0), len(self.ticker.refused))
 
     def _reject(self, reason: str, count: int) -> None:
         self.rejected[reason] += count

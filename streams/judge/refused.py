@@ -24,6 +24,8 @@ Refused = tuple[str, bytes]
 def rows_as_json(pool: str, names: Sequence[str], rows: Rows) -> Iterator[bytes]:
     """The JSON event of each row; what the columns do not keep (tenant, session, identifier) is null.
 
+    A row of a sketch frame gives one event, however many requests it stands for: they are counted where it is refused.
+
     Args:
         pool: Name.
         names: Node names by number.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.weights import Weight, joined, picked
 from schemas.batch import NO_CODE, RequestBatch
 from schemas.scopes import SESSION_BUCKETS
 from streams.framing import stable_key
@@ -53,14 +54,21 @@ class Rows:
     kv_mismatch: NDArray[np.bool_]
     latency_s: NDArray[np.float32]
     """(4, n)."""
+    weight: Weight = None
+    """Requests that each row stands for; None where all stand for one."""
 
     def __len__(self) -> int:
         return len(self.ts_ns)
 
+    @property
+    def requests(self) -> int:
+        """Requests that the rows stand for."""
+        return len(self.ts_ns) if self.weight is None else int(self.weight.sum(dtype=np.int64))
+
     def take(self, rows: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Rows:
         """The chosen rows."""
         columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
-        return Rows(**columns, latency_s=self.latency_s[:, rows])
+        return Rows(**columns, latency_s=self.latency_s[:, rows], weight=picked(self.weight, rows))
 
     @classmethod
     def of_batch(
@@ -75,7 +83,7 @@ class Rows:
             session[batch.session == 0] = SESSION_BUCKETS
         return cls(
             node, batch.ts_ns, batch.outcome, batch.prompt_tokens, batch.cached_tokens, batch.output_tokens, adapter_key,
-            adapter_no, tenant_no, session, batch.probe, batch.kv_mismatch, batch.latency_s,
+            adapter_no, tenant_no, session, batch.probe, batch.kv_mismatch, batch.latency_s, batch.weight,
         )  # fmt: skip
 
     @classmethod
@@ -84,17 +92,20 @@ class Rows:
         if len(parts) == 1:
             return parts[0]
         columns = {name: join([getattr(part, name) for part in parts]) for name in _COLUMNS}
-        return cls(**columns, latency_s=np.concatenate([part.latency_s for part in parts], axis=1))
+        latency_s = np.concatenate([part.latency_s for part in parts], axis=1)
+        return cls(**columns, latency_s=latency_s, weight=joined((part, part.weight) for part in parts))
 
     def dump(self) -> dict[str, bytes]:
         """Columns as bytes, for a snapshot."""
-        return {name: np.ascontiguousarray(getattr(self, name)).tobytes() for name in (*_COLUMNS, "latency_s")}
+        names = (*_COLUMNS, "latency_s") if self.weight is None else (*_COLUMNS, "latency_s", "weight")
+        return {name: np.ascontiguousarray(getattr(self, name)).tobytes() for name in names}
 
     @classmethod
     def load(cls, raw: dict[str, bytes]) -> Rows:
         """What `dump` wrote."""
         columns = {name: np.frombuffer(raw[name], dtype) for name, dtype in _COLUMNS.items()}
-        return cls(**columns, latency_s=np.frombuffer(raw["latency_s"], np.float32).reshape(4, -1))
+        weight = np.frombuffer(raw["weight"], np.uint32) if "weight" in raw else None
+        return cls(**columns, latency_s=np.frombuffer(raw["latency_s"], np.float32).reshape(4, -1), weight=weight)
 
 
 def adapter_keys(batch: RequestBatch, cache: dict[str, int]) -> NDArray[np.uint32]:

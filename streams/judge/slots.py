@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detectors.runs import raise_to, run_starts
-from schemas.batch import LATENCY_SLIS
+from detectors.weights import count, picked, total
+from schemas.batch import CONTRARY_ROUNDING, LATENCY_SLIS
 from schemas.outcome import COUNTS_AGAINST_NODE, Outcome
 from schemas.policy import PoolPolicy
 from streams.judge.columns import constant
@@ -46,8 +47,6 @@ against it; failures (those, or beyond a contractual SLO); foreign KV slots; req
 came after their end; good outcomes without a token."""
 _N_COUNTS = 8
 _TTFT, _E2E = LATENCY_SLIS.index("ttft_s"), LATENCY_SLIS.index("e2e_s")
-_ROUNDING = np.float32(1.01), np.float32(0.01)
-"""A first token may seem later than the end by 1 % and 10 ms: the two are often rounded, or measured in different places."""
 
 MAX_WAITING_ROWS = 50_000
 _LONG_RUN = 100  # rows of one tick one after the other, on average, that are worth a slice
@@ -56,7 +55,7 @@ _AGAINST = np.zeros(256, np.bool_)
 _AGAINST[[int(o) for o in COUNTS_AGAINST_NODE]] = True
 _OK = int(Outcome.OK)
 _GOOD, _BAD, _BLANK = range(3)
-_RAW = (("ts_ns", np.int64), ("node", np.uint32), ("bad", np.uint8), ("probe", np.int8))
+_RAW = (("ts_ns", np.int64), ("node", np.uint32), ("bad", np.uint8), ("probe", np.int8), ("weight", np.uint32))
 
 Ingest = Callable[[int, Rows], None]
 
@@ -98,8 +97,8 @@ class Slot:
     def settle(self, empty_is_bad: Bools) -> None:
         """Before `probes`: an answer without a token is a bad one at the nodes (N,) that do not usually give such."""
         self.raw = [
-            (ts_ns, node, np.where((bad == _BLANK) & empty_is_bad[node], np.uint8(_BAD), bad), probe)
-            for ts_ns, node, bad, probe in self.raw
+            (ts_ns, node, np.where((bad == _BLANK) & empty_is_bad[node], np.uint8(_BAD), bad), probe, weight)
+            for ts_ns, node, bad, probe, weight in self.raw
         ]
 
     def probes(self, node: int, budget_per_s: int, marked: bool) -> tuple[int, int, dict[int, int]]:
@@ -109,20 +108,21 @@ class Slot:
         """
         good = bad = 0
         hosts: dict[int, int] = {}
-        for ts_ns, nodes, bad_ones, probe in self._joined_raw():
+        for ts_ns, nodes, bad_ones, probe, weight in self._joined_raw():
             mine, failed = nodes == node, bad_ones == _BAD
             if marked:
                 mine &= probe > 0
-            ts_ns, failed = ts_ns[mine], failed[mine]
-            for host, well in zip(np.maximum(probe[mine], 1).tolist(), (failed == 0).tolist(), strict=True):
+            ts_ns, failed, many = ts_ns[mine], failed[mine], weight[mine].astype(np.int64)
+            for host, well in zip(np.maximum(probe[mine], 1).tolist(), np.where(failed, 0, many).tolist(), strict=True):
                 hosts[host] = hosts.get(host, 0) + well
             if not marked and len(ts_ns):
                 order = np.lexsort((~failed, ts_ns))  # of equal times the bad first: never lucky by order
-                second = ts_ns[order] // 10**9
-                start = np.searchsorted(second, second)
-                failed = failed[order][np.arange(len(order)) - start < budget_per_s]
-            bad += int(failed.sum())
-            good += int(len(failed) - failed.sum())
+                second, failed, many = ts_ns[order] // 10**9, failed[order], many[order]
+                before = np.cumsum(many) - many
+                before -= before[np.searchsorted(second, second)]
+                many = np.clip(budget_per_s - before, 0, many)
+            bad += int(many[failed].sum())
+            good += int(many[~failed].sum())
         return good, bad, hosts
 
     def _joined_raw(self) -> list[tuple[NDArray[Any], ...]]:
@@ -225,25 +225,26 @@ class Slots:
         self.n_waiting -= len(rows)
         rows = replace(rows, node=seats.astype(np.uint32))
         node, ok, against = rows.node, rows.outcome == _OK, _AGAINST[rows.outcome]
-        over = np.zeros(len(rows), np.bool_)
+        over, weight = np.zeros(len(rows), np.bool_), rows.weight
         for s, (sli, threshold) in enumerate(self.slo):
             beyond = rows.latency_s[sli] > threshold
             beyond &= ok
             over |= beyond
-            slot.slo_total[s] += int((ok & ~np.isnan(rows.latency_s[sli])).sum() + against.sum())
-            slot.slo_bad[s] += int(beyond.sum() + against.sum())
+            slot.slo_total[s] += total(ok & ~np.isnan(rows.latency_s[sli]), weight) + total(against, weight)
+            slot.slo_bad[s] += total(beyond, weight) + total(against, weight)
         failed = against | over
         blank = ok & (rows.output_tokens == 0)
         counted = ok | against
-        asked = np.bincount(node, minlength=n)
+        asked = count(node, weight, n)
         slot.counts[ASKED] += asked
         all_ok = bool(ok.all())
-        slot.counts[TOTAL] += asked if all_ok else np.bincount(node[counted], minlength=n)
-        contrary = rows.latency_s[_TTFT] > rows.latency_s[_E2E] * _ROUNDING[0] + _ROUNDING[1]  # False where one is unknown
+        slot.counts[TOTAL] += asked if all_ok else count(node[counted], picked(weight, counted), n)
+        times, plus_s = CONTRARY_ROUNDING
+        contrary = rows.latency_s[_TTFT] > rows.latency_s[_E2E] * times + plus_s  # False where one is unknown
         for row, mask in ((ERRORS, against), (FAILURES, failed), (KV, rows.kv_mismatch), (PROBES_EXPLICIT, rows.probe >= 1),
                           (CONTRARY, contrary), (EMPTY, blank)):  # fmt: skip
             if mask.any():
-                slot.counts[row] += np.bincount(node[mask], minlength=n)
+                slot.counts[row] += count(node[mask], picked(weight, mask), n)
         starts = run_starts(node)
         raise_to(slot.asked_ns, node, rows.ts_ns, starts)
         raise_to(slot.served_ns, node, rows.ts_ns if all_ok else np.where(ok, rows.ts_ns, _NEVER), starts)
@@ -251,7 +252,8 @@ class Slots:
             keep = counted if self.keep_all else counted & watched[node]
             if keep.any():
                 bad = np.where(failed, _BAD, np.where(blank, _BLANK, _GOOD)).astype(np.uint8)
-                slot.raw.append((rows.ts_ns[keep], node[keep], bad[keep], np.maximum(rows.probe[keep], 0)))
+                many = np.ones(len(rows), np.uint32) if weight is None else weight
+                slot.raw.append((rows.ts_ns[keep], node[keep], bad[keep], np.maximum(rows.probe[keep], 0), many[keep]))
         if all_ok:
             ok, against = constant(np.True_, len(rows)), constant(np.False_, len(rows))
         slot.covered.append(Covered.of(rows, ok, against, failed if failed.any() else constant(np.False_, len(rows))))
@@ -289,7 +291,14 @@ class Slots:
             if with_slos:
                 slot.slo_total, slot.slo_bad = (np.array(values, np.int64) for values in entry["slo"])
             slot.raw = [
-                tuple(np.frombuffer(raw, dtype) for raw, (_, dtype) in zip(columns, _RAW, strict=True))
+                tuple(np.frombuffer(raw, dtype) for raw, (_, dtype) in zip(_with_weight(columns), _RAW, strict=True))
                 for columns in entry["raw"]
             ]
             slot.covered = [Covered.load(entry["covered"])]
+
+
+def _with_weight(columns: list[bytes]) -> list[bytes]:
+    """Columns of `_RAW`; snapshots of earlier versions have no weights."""
+    if len(columns) == len(_RAW):
+        return columns
+    return [*columns, np.ones(len(columns[2]), np.uint32).tobytes()]

@@ -97,8 +97,9 @@ class Ticker:
         """Requests answered well, for the histograms of a tick."""
         if len(rows):
             self.bank.ingest(
-                slot, rows.node, rows.latency_s, rows.prompt_tokens, rows.cached_tokens, rows.adapter_key, rows.output_tokens
-            )
+                slot, rows.node, rows.latency_s, rows.prompt_tokens, rows.cached_tokens, rows.adapter_key, rows.output_tokens,
+                rows.weight,
+            )  # fmt: skip
 
     def skip(self) -> None:
         """Ticks without events are skipped: what was counted per tick is over."""

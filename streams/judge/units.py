@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from detectors.bank import BankTick, SeriesBank
 from detectors.extra import median_s, waiting
+from detectors.weights import count, picked
 from schemas.batch import LATENCY_SLIS
 
 __all__ = ["ODD_FACTOR", "Units"]
@@ -63,11 +64,12 @@ class Units:
             beyond = seconds > elapsed_s
             if not beyond.any():
                 continue
-            known = np.bincount(rows.node[~np.isnan(seconds)], minlength=len(breach))
-            suspect = 2 * np.bincount(rows.node[beyond], minlength=len(breach)) >= known
+            measured = ~np.isnan(seconds)
+            known = count(rows.node[measured], picked(rows.weight, measured), len(breach))
+            suspect = 2 * count(rows.node[beyond], picked(rows.weight, beyond), len(breach)) >= known
             mine = suspect[rows.node] & (breach > 0)[rows.node]
-            medians, count = median_s(rows.node[mine], seconds[mine], len(breach))
-            out[:, sli] = np.where(count >= _LEAST, medians, np.nan)
+            medians, n = median_s(rows.node[mine], seconds[mine], len(breach), picked(rows.weight, mine))
+            out[:, sli] = np.where(n >= _LEAST, medians, np.nan)
         return out
 
     def _elapsed_s(self, t_s: float) -> Floats:

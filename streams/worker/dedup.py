@@ -51,7 +51,7 @@ class DuplicateFilter:
         """Which rows are new, bool (n,); None when all are."""
         n = len(frame.batch)
         if frame.origin_offset is None or frame.header.origin is None:
-            return None if self._new_frame(frame.header, n) else np.zeros(n, np.bool_)
+            return None if self._new_frame(frame.header, frame.batch.requests) else np.zeros(n, np.bool_)
         key = _row_key(frame.header, "r", frame.header.node)
         mark = self._rows.get(key, -1)
         first, highest = int(frame.origin_offset.min()), int(frame.origin_offset.max())

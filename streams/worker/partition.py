@@ -129,7 +129,7 @@ class JudgePartition:
                 for event in self.duplicates.events(frame):
                     judge.event(event)
             elif (batch := self._rows(frame, record, step)) is not None:
-                step.rows += len(batch)
+                step.rows += batch.requests
                 judge.requests(batch)
         step.duplicates = self.duplicates.duplicates + self.duplicates.too_old - before
         came_ms = max(record.timestamp for record in records)
@@ -229,7 +229,7 @@ class JudgePartition:
         if refused:
             reason = max(refused, key=lambda r: (refused[r], r))
             counts = ", ".join(f"{n} {r}" for r, n in sorted(refused.items()))
-            detail = f"{counts} of {len(frame.batch)} rows; the other rows were used"
+            detail = f"{counts} of {frame.batch.requests} rows; the other rows were used"
             step.dead.append(self._letter(record, "rows", reason, detail, sum(refused.values())))
         return batch if len(batch) else None
 

@@ -14,6 +14,7 @@ All of this must hold before a class opens:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,13 @@ from detectors.bank import SeriesBank
 from detectors.class_fault import Contrast, contrast, own_fault, own_shift
 from detectors.error_rate import ErrorRates
 from detectors.residuals import STEP_NATS, class_residuals
+from detectors.weights import count, picked
 from schemas.batch import LATENCY_SLIS
 from schemas.policy import PoolPolicy
-from schemas.scopes import MAX_CLASSES, PROMPT_CLASSES, class_subject, prompt_subject
+from schemas.scopes import MAX_CLASSES, PROMPT_CLASSES, ClassKind, class_subject, prompt_subject
 from streams.judge.scopes.covered import NO_PROMPT, Covered
 from streams.judge.scopes.names import Names
-from streams.judge.scopes.window import ALL, ERRORS, FAILED, MAX_GROUPS, TOTAL, ClassWindow
+from streams.judge.scopes.window import ALL, ERRORS, FAILED, MAX_COUNT, MAX_GROUPS, TOTAL, ClassWindow
 
 __all__ = ["ADAPTERS", "KINDS", "NO_TICK", "SEATS", "TENANTS", "ClassCase", "Classes"]
 
@@ -125,13 +127,15 @@ class Classes:
         classes = np.full((3, len(covered)), ALL, np.uint8)
         classes[0] = np.where(covered.prompt == NO_PROMPT, np.uint8(ALL), covered.prompt)
         used = [0]
+        kind: ClassKind
         for row, kind, names, numbers, first in (
             (1, "adapter", self.adapters, covered.adapter, ADAPTERS.start),
             (2, "tenant", self.tenants, covered.tenant, TENANTS.start),
         ):
             if not numbers.any():
                 continue
-            seat, changed = names.take_seats(t_s, numbers, lambda name, kind=kind: class_subject(kind, name) not in away)  # type: ignore[misc]
+            may_leave = partial(_may_leave, kind, away)
+            seat, changed = names.take_seats(t_s, numbers, may_leave, covered.weight)
             self._forget([first + place for place in changed])
             mine = seat[numbers]
             classes[row] = np.where(mine < 0, ALL, first + mine)
@@ -147,14 +151,14 @@ class Classes:
             if rows is not None and not rows.any():
                 counts[at] = 0
                 continue
-            g = group if rows is None else group[rows]
+            g, weight = (group, covered.weight) if rows is None else (group[rows], picked(covered.weight, rows))
             flat = np.zeros(cells, np.int64)
             for row in used:  # what is in no class is counted below
                 kind_of = (classes[row] if rows is None else classes[row][rows]).astype(np.int32)
-                flat += np.bincount(kind_of * groups + g, minlength=cells)
+                flat += count(kind_of * groups + g, weight, cells)
             counts[at] = flat.reshape(ALL + 1, groups)
-            counts[at, ALL] = np.bincount(g, minlength=groups)
-        self.window.add(counts)
+            counts[at, ALL] = count(g, weight, groups)
+        self.window.add(counts if covered.weight is None else np.minimum(counts, MAX_COUNT))
         self._time(covered, classes, group, bank, slot)
 
     def judge(self, hold_all: bool, away: frozenset[str]) -> ClassCase:
@@ -305,3 +309,7 @@ class Classes:
                 np.frombuffer(sums, np.int64).reshape(shape).copy(),
                 np.frombuffer(counts, np.int64).reshape(shape).copy(),
             )
+
+
+def _may_leave(kind: ClassKind, away: frozenset[str], name: str) -> bool:
+    return class_subject(kind, name) not in away

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.weights import Weight, joined, picked, total
 from schemas.batch import UNKNOWN_TOKENS
 from schemas.scopes import PROMPT_CLASSES
 from streams.judge.columns import is_constant, join
@@ -43,6 +44,7 @@ class Covered:
         session: Hash bucket, `SESSION_BUCKETS` for none.
         prompt: Index in `PROMPT_CLASSES`, `NO_PROMPT` where unknown.
         ok, error, failed: Answered well; an outcome against the node; that, or beyond a contractual SLO.
+        weight: Requests that each row stands for; None where all stand for one.
     """
 
     node: NDArray[np.uint32]
@@ -53,6 +55,7 @@ class Covered:
     ok: Bools
     error: Bools
     failed: Bools
+    weight: Weight = None
 
     def __len__(self) -> int:
         return len(self.node)
@@ -63,7 +66,7 @@ class Covered:
         step = np.minimum(rows.prompt_tokens // _STEP, len(_CLASS_OF_STEP) - 1)
         prompt = _CLASS_OF_STEP[step]
         prompt[rows.prompt_tokens == UNKNOWN_TOKENS] = NO_PROMPT
-        whole = cls(rows.node, rows.adapter_no, rows.tenant_no, rows.session, prompt, ok, error, failed)
+        whole = cls(rows.node, rows.adapter_no, rows.tenant_no, rows.session, prompt, ok, error, failed, rows.weight)
         if is_constant(ok) and ok[0]:  # all of them, and nothing need be looked at
             return whole
         counted = ok | error
@@ -76,17 +79,24 @@ class Covered:
             return parts[0]
         if not parts:
             return cls(**{name: np.zeros(0, dtype) for name, dtype in _COLUMNS.items()})
-        return cls(**{name: join([getattr(part, name) for part in parts]) for name in _COLUMNS})
+        weight = joined((part, part.weight) for part in parts)
+        return cls(**{name: join([getattr(part, name) for part in parts]) for name in _COLUMNS}, weight=weight)
 
     def take(self, rows: Bools) -> Covered:
         """The chosen rows."""
-        return Covered(**{name: getattr(self, name)[rows] for name in _COLUMNS})
+        return Covered(**{name: getattr(self, name)[rows] for name in _COLUMNS}, weight=picked(self.weight, rows))
+
+    def many(self, rows: Bools) -> int:
+        """Requests of the chosen rows."""
+        return total(rows, self.weight)
 
     def dump(self) -> dict[str, bytes]:
         """Columns as bytes, for a snapshot."""
-        return {name: np.ascontiguousarray(getattr(self, name)).tobytes() for name in _COLUMNS}
+        names = _COLUMNS if self.weight is None else (*_COLUMNS, "weight")
+        return {name: np.ascontiguousarray(getattr(self, name)).tobytes() for name in names}
 
     @classmethod
     def load(cls, raw: dict[str, Any]) -> Covered:
         """What `dump` wrote."""
-        return cls(**{name: np.frombuffer(raw[name], dtype) for name, dtype in _COLUMNS.items()})
+        weight = np.frombuffer(raw["weight"], np.uint32) if "weight" in raw else None
+        return cls(**{name: np.frombuffer(raw[name], dtype) for name, dtype in _COLUMNS.items()}, weight=weight)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.weights import Weight, count
 from streams.judge.columns import constant
 
 __all__ = ["IDLE_S", "MAX_NAMES", "Names"]
@@ -59,7 +60,7 @@ class Names:
         return table[np.minimum(codes, np.uint32(len(words)))]  # NO_CODE is the greatest
 
     def take_seats(
-        self, t_s: float, numbers: NDArray[np.uint16], may_leave: Callable[[str], bool]
+        self, t_s: float, numbers: NDArray[np.uint16], may_leave: Callable[[str], bool], weight: Weight = None
     ) -> tuple[NDArray[np.intp], list[int]]:
         """Seat the names of a closed tick.
 
@@ -67,24 +68,25 @@ class Names:
             t_s: End of the tick, Unix seconds.
             numbers: Of its rows, (n,).
             may_leave: Whether a seated name's breaker is closed.
+            weight: Requests that each row stands for, (n,).
 
         Returns:
             Seat by number, -1 without one, (numbers + 1,); and the seats that changed hands.
         """
-        count = np.bincount(numbers, minlength=len(self.numbers) + 1)
-        seat = np.full(len(count), -1, np.intp)
+        heard = count(numbers, weight, len(self.numbers) + 1)
+        seat = np.full(len(heard), -1, np.intp)
         for taken, name in enumerate(self.seats):
             if name != _FREE:
                 number = self.numbers[name]
                 seat[number] = taken
-                if count[number]:
+                if heard[number]:
                     self.heard_s[taken] = t_s
-        present = np.flatnonzero(count[1:]) + 1
+        present = np.flatnonzero(heard[1:]) + 1
         missing = present[seat[present] < 0]
         changed: list[int] = []
         if len(missing):
             words = list(self.numbers)
-            for _, name in sorted((-int(count[number]), words[number - 1]) for number in missing):
+            for _, name in sorted((-int(heard[number]), words[number - 1]) for number in missing):
                 place = self._free(t_s, may_leave)
                 if place is None:
                     break

@@ -211,9 +211,9 @@ class Scopes:
         for bucket in np.flatnonzero(case.wanted).tolist():
             mine = (covered.session == bucket) & covered.error
             shared = mine & in_class
-            if 2 * int(shared.sum()) > int(mine.sum()):
+            if 2 * covered.many(shared) > covered.many(mine):
                 kin = np.isin(of, np.setdiff1d(of[:, shared], [ALL])).any(axis=0) & covered.failed & (covered.session != bucket)
-                if kin.sum() >= mine.sum():
+                if covered.many(kin) >= covered.many(mine):
                     continue
             errors, requests, expected = int(case.errors[bucket]), int(case.requests[bucket]), float(case.expected[bucket])
             reason = (
@@ -242,8 +242,8 @@ class Scopes:
         out: list[Wanted] = []
         for i in sorted(np.flatnonzero(case.wanted).tolist(), key=lambda c: (-excess[c], self.classes.subject(c))):
             mine = (of == i).any(axis=0)
-            left, before = int((failed & mine).sum()), int((covered.failed & mine).sum())
-            if 2 * left <= before or 2 * int((covered.failed & mine & of_bucket).sum()) > before:
+            left, before = covered.many(failed & mine), covered.many(covered.failed & mine)
+            if 2 * left <= before or 2 * covered.many(covered.failed & mine & of_bucket) > before:
                 continue
             if cause == "correlated" and not self._rest_is_well(case, i):
                 continue

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from detectors.class_fault import session_expected
 from detectors.error_rate import ErrorRates
+from detectors.weights import count, picked
 from schemas.policy import PoolPolicy
 from schemas.scopes import SESSION_BUCKETS
 from streams.judge.scopes.covered import Covered
@@ -64,11 +65,12 @@ class Sessions:
     def take(self, covered: Covered) -> None:
         """The requests of a tick."""
         session = covered.session.astype(np.int64)
-        self.requests = np.bincount(session, minlength=SESSION_BUCKETS + 1)[:SESSION_BUCKETS]
+        self.requests = count(session, covered.weight, SESSION_BUCKETS + 1)[:SESSION_BUCKETS]
         wrong = covered.error & (covered.session < SESSION_BUCKETS)
         bucket, node = session[wrong], covered.node[wrong].astype(np.int64)
-        self.errors = np.bincount(bucket, minlength=SESSION_BUCKETS)
-        self.window.add(self.requests, bucket, node)
+        weight = picked(covered.weight, wrong)
+        self.errors = count(bucket, weight, SESSION_BUCKETS)
+        self.window.add(self.requests, bucket, node, weight)
 
     def judge(self, node_total: Ints, node_errors: Ints, hold_all: bool, away: Bools) -> SessionCase | None:
         """The case of every bucket, None when nothing speaks against any.

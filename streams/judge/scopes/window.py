@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detectors.weights import Weight, count
 from schemas.scopes import MAX_CLASSES, SESSION_BUCKETS
 
-__all__ = ["ALL", "ERRORS", "FAILED", "MAX_GROUPS", "TOTAL", "ClassWindow", "SessionWindow"]
+__all__ = ["ALL", "ERRORS", "FAILED", "MAX_COUNT", "MAX_GROUPS", "TOTAL", "ClassWindow", "SessionWindow"]
 
 Ints = NDArray[np.int64]
 
@@ -19,6 +20,9 @@ ALL = MAX_CLASSES
 """Row behind the classes: all requests of the node."""
 MAX_GROUPS = 256
 """Nodes are told apart up to this many; more share groups by seat."""
+
+MAX_COUNT = np.iinfo(np.int32).max
+"""Most requests of a class on a node in a tick that are told apart."""
 
 
 class ClassWindow:
@@ -87,13 +91,14 @@ class SessionWindow:
         self.ticks: deque[tuple[Ints, Ints, Ints]] = deque(maxlen=length)  # requests by bucket; pairs and their counts
         self.requests = np.zeros(SESSION_BUCKETS, np.int64)
 
-    def add(self, requests: Ints, bucket: Ints, node: Ints) -> None:
-        """One tick: requests by bucket, and bucket and node of each error."""
+    def add(self, requests: Ints, bucket: Ints, node: Ints, weight: Weight = None) -> None:
+        """One tick: requests by bucket, and bucket, node and weight of each error."""
         if len(self.ticks) == self.length:
             self.requests -= self.ticks[0][0]
         self.requests += requests
         if len(bucket):
-            pairs, counts = np.unique(bucket << 32 | node, return_counts=True)
+            pairs, at = np.unique(bucket << 32 | node, return_inverse=True)
+            counts = count(at, weight)
         else:
             pairs = counts = np.zeros(0, np.int64)
         self.ticks.append((requests, pairs, counts.astype(np.int64)))
