@@ -34,6 +34,7 @@ __all__ = ["ACTIVE", "CENSORED", "EMPIRICAL", "EXTRAPOLATED", "FROZEN", "LEARNIN
 _DAY_S = 86400.0
 _SILENT_TURN = 64
 _FINE_PER_BLOCK = 30_000
+_MIX_MOST = 1 << 31  # of a block and stratum: the long window adds it to fewer than a window of requests
 """Samples a period that can be added to 16-bit counts without a thought: they are read and emptied every period."""
 _VERSION = 3
 
@@ -173,7 +174,10 @@ class SeriesBank:
         recent.follow(state, sums, n, self._derived.scale, self.tick_s, self.detection.half_life_s, suspect)
         state.blocks[0, :, :m] += counts
         state.block_sum[0, :, :m] += sums
-        state.block_mix[0, :m] += mixes.astype(np.uint32)
+        mix = state.block_mix[0, :m]
+        if rows.weight is not None:  # so many requests in a block that no count of 32 bits holds them
+            mixes = np.minimum(mixes, _MIX_MOST - mix.astype(np.int64))
+        mix += mixes.astype(np.uint32)
         if len(known):
             self._last_filled = block
             bad = _any(alarms.bad[:, 1:])
@@ -351,6 +355,7 @@ class SeriesBank:
             if shape != (len(bank._state.blocks), len(bank.model.row_of)):
                 raise SchemaError("snapshot_settings", "the state was saved under other detection settings: start without it")
             weight = arrays.pop("weight")
+            arrays["block_sum"] = arrays["block_sum"].astype(np.int64)  # of 32 bits in older states
             bank._state, bank.model = BankState(**arrays), PoolModel.from_arrays(model)
             bank._derived = Derived.of(bank._state, bank.model, detection, weight)
             bank.n_nodes, bank._closed, bank._last_filled = saved["n_nodes"], saved["closed"], saved["last_filled"]

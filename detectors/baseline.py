@@ -141,7 +141,7 @@ def learn_block(state: BankState, block: int, block_s: float, half_life_s: float
 
 
 def _learn_hour(
-    state: BankState, block: int, block_s: float, sums: NDArray[np.int32], n: NDArray[np.float32], some: NDArray[np.bool_],
+    state: BankState, block: int, block_s: float, sums: NDArray[np.int64], n: NDArray[np.float32], some: NDArray[np.bool_],
     scale: Scale,
 ) -> None:  # fmt: skip
     """The block that leaves the lag, as history of its hour."""

@@ -82,13 +82,15 @@ def add(counts: NDArray[Any], series: NDArray[Any], values_s: NDArray[np.float32
         counts: (S, BUCKETS), any unsigned integer type, C-contiguous.
         series: Row of `counts` of each value (n,). Order is free; rows grouped by series are faster (fewer cache misses).
         values_s: Seconds, float32 (n,), without NaN.
-        weight: Of each value, (n,); must fit the type of `counts`.
+        weight: Of each value, (n,).
 
     Raises:
-        ValueError: `counts` is not C-contiguous.
+        ValueError: `counts` is not C-contiguous, or a weight does not fit its type.
     """
     if not counts.flags.c_contiguous:
         raise ValueError("counts must be C-contiguous: flattened it would be a copy, and nothing would be counted")
+    if weight is not None and int(weight.max(initial=0)) > np.iinfo(counts.dtype).max:
+        raise ValueError(f"a weight of {int(weight.max())} does not fit counts of type {counts.dtype}")
     flat, one = counts.reshape(-1), counts.dtype.type(1)
     for start in range(0, len(series), _ADD_CHUNK):
         part = slice(start, start + _ADD_CHUNK)

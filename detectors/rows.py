@@ -99,10 +99,10 @@ class Rows:
         node = self.node[order]
         every: NDArray[np.int64] = (-(-counts // most))[node]
         if self.weight is not None:  # how many multiples of `every` lie in each row's places
-            weight = self.weight[order].astype(np.int64)
+            weight: NDArray[Any] = self.weight[order].astype(np.int64)
             first = np.cumsum(weight) - weight - start[node]
-            times: NDArray[np.int64] = -(-(first + weight) // every) + (-first // every)
-            return self._repeated(order, times)
+            last = first + weight - 1
+            return self._repeated(order, last // every - (first - 1) // every)
         place = np.arange(len(order)) - start[node]
         return self.take(order[place % every == 0])
 

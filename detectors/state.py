@@ -64,8 +64,8 @@ class BankState:
     """(4, r) Last block in which the series alarmed or was held."""
     blocks: F32
     """(B, 4, r, BINS) Counts by rank bin."""
-    block_sum: I32
-    """(B, 4, r) Sums of residual codes."""
+    block_sum: I64
+    """(B, 4, r) Sums of residual codes: of a large pool that is slow they do not fit 32 bits."""
     block_wobble: F32
     """(B, 4, r, 2) Tick wobble of the block: weighted sum of squares, weights."""
     long: U16
@@ -119,7 +119,7 @@ class BankState:
             fast=np.zeros((SLIS, len(FASTER), rows), np.float32),
             bad_block=np.full(series, -1, np.int64),
             blocks=np.zeros((b, *series, BINS), np.float32),
-            block_sum=np.zeros((b, *series), np.int32),
+            block_sum=np.zeros((b, *series), np.int64),
             block_wobble=np.zeros((b, *series, 2), np.float32),
             long=np.zeros((2, *series, BINS), np.uint16),
             long_since=np.zeros((2, *series), np.int32),

@@ -19,9 +19,9 @@ UNKNOWN_TOKENS = np.uint32(0xFFFFFFFF)
 NO_CODE = np.uint32(0xFFFFFFFF)
 """Dictionary code of an absent string (no adapter, unknown tenant)."""
 
-
 CONTRARY_ROUNDING = np.float32(1.01), np.float32(0.01)
 """A first token may seem later than the end by 1 % and 10 ms: the two are often rounded, or measured in different places."""
+
 MAX_HOST = 127
 """Largest number of a host in the column `probe`."""
 

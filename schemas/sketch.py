@@ -65,9 +65,9 @@ def condense(
 
     Args:
         batch: Requests of one node.
-        slice_s: Requests of different slices of event time are never put together. The default suits every policy, since no
-            tick is shorter than a second; a node that knows its pool's `tick_s` gives that (a whole number of seconds that
-            divides it), and needs so many rows less.
+        slice_s: Requests of different slices of event time are never put together. The default suits every policy whose
+            `tick_s` is a whole number of seconds; other ticks are blurred at their ends by up to a slice. A node that knows
+            the `tick_s` of its pool gives that, and needs so many rows less.
         cuts: Of a latency SLI, thresholds in seconds that no row may straddle: those of the contractual SLOs.
         sessions: Keep the hash bucket of the session; that makes up to 1,024 times as many groups.
         bins_per_octave: Bins of token counts, 1 or more.
@@ -175,7 +175,7 @@ def _token_bin(tokens: NDArray[np.uint32], per_octave: int, first: int) -> Ints:
     logs = np.log2(np.maximum(tokens, 1).astype(np.float64))
     bins = np.floor(np.maximum(logs - first, -1 / per_octave) * per_octave).astype(np.int64) + 1
     bins[tokens == UNKNOWN_TOKENS] = 64 * per_octave
-    return bins
+    return np.asarray(bins)
 
 
 def _uncached(batch: RequestBatch) -> NDArray[np.uint32]:

@@ -29,6 +29,7 @@ NONE, OK, LEARNING, INSUFFICIENT, DEGRADED, STALLED, IDLE, STALE = range(8)
 _OF_HEALTH = np.zeros(4, np.uint8)
 _OF_HEALTH[[health.IDLE, health.STALE, health.STALLED]] = IDLE, STALE, STALLED
 _KINDS = ("empirical", "extrapolated", "censored")
+_MOST = np.iinfo(np.int32).max  # requests of a series in a window: the wire has 32 bits
 _BASELINES = ("LEARNING", "ACTIVE", "FROZEN")
 
 
@@ -99,7 +100,7 @@ class TickWindows:
         def flag(values: NDArray[np.bool_]) -> NDArray[np.bool_]:
             return latency & values[at]
 
-        n = np.where(latency, k.n[at], self.requests[node])
+        n = np.minimum(np.where(latency, k.n[at], self.requests[node]), _MOST)
         pairs = list(zip(node.tolist(), sli.tolist(), strict=True))
         return {
             "node": [self.nodes[i] for i in node],
@@ -108,7 +109,7 @@ class TickWindows:
             "baseline": [_BASELINES[b] if known else "" for b, known in zip(k.baseline[at], latency, strict=True)],
             "direction": [_direction(self.codes[i, s] == DEGRADED, k, i, s) if s < ERRORS else "none" for i, s in pairs],
             "n": n,
-            "n_tick": np.where(latency, k.n_tick[at], 0),
+            "n_tick": np.where(latency, np.minimum(k.n_tick[at], _MOST), 0),
             "kl_nats": real(k.kl_nats),
             "kl_mix_nats": real(k.kl_mix_nats),
             "kl_service_nats": real(k.kl_service_nats),
