@@ -22,7 +22,9 @@ What stays exact:
 
 What is lost:
 
-* which latencies occurred together inside a group, and the order inside a slice: each row has the last time of its group;
+* which latencies occurred together inside a group, and the order inside a slice: each row has the last time of its group. Where
+  probes are not marked, the first requests of each second are taken for probes: of sketches, as many bad ones as their share is,
+  and of one second a slice, so `slice_s` beyond 1 makes a half-open node wait longer;
 * token counts within a bin (prompt, prompt not cached, output: octaves, `bins_per_octave`): each row has its group's mean. A
   latency measured against what its tokens lead one to expect is blurred by up to half a bin, so its distribution is wider than
   that of the same requests sent one by one. A node should therefore send sketches always or never: going to and fro would look

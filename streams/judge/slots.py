@@ -103,7 +103,8 @@ class Slot:
 
     def probes(self, node: int, budget_per_s: int, marked: bool) -> tuple[int, int, dict[int, int]]:
         """Good and bad answers to probes of a half-open node: the requests marked as probes, or, where none ever is, the
-        first ones of each second up to the budget. And the hosts they came from, with the good ones of each (see
+        first ones of each second up to the budget; where rows stand for several requests nobody knows which came first, and as
+        many are bad as their share is, rounded. And the hosts they came from, with the good ones of each (see
         `RequestBatch.probe`).
         """
         good = bad = 0
@@ -115,14 +116,20 @@ class Slot:
             ts_ns, failed, many = ts_ns[mine], failed[mine], weight[mine].astype(np.int64)
             for host, well in zip(np.maximum(probe[mine], 1).tolist(), np.where(failed, 0, many).tolist(), strict=True):
                 hosts[host] = hosts.get(host, 0) + well
-            if not marked and len(ts_ns):
+            if marked or not len(ts_ns):
+                n, n_bad = int(many.sum()), int(many[failed].sum())
+            elif many.max() == 1:
                 order = np.lexsort((~failed, ts_ns))  # of equal times the bad first: never lucky by order
-                second, failed, many = ts_ns[order] // 10**9, failed[order], many[order]
-                before = np.cumsum(many) - many
-                before -= before[np.searchsorted(second, second)]
-                many = np.clip(budget_per_s - before, 0, many)
-            bad += int(many[failed].sum())
-            good += int(many[~failed].sum())
+                second = ts_ns[order] // 10**9
+                first = np.arange(len(order)) - np.searchsorted(second, second) < budget_per_s
+                n, n_bad = int(first.sum()), int(failed[order][first].sum())
+            else:
+                of = np.unique(ts_ns // 10**9, return_inverse=True)[1]
+                asked, wrong = count(of, many), count(of[failed], many[failed], int(of.max()) + 1)
+                taken = np.minimum(asked, budget_per_s)
+                n, n_bad = int(taken.sum()), int((taken * wrong / asked).sum() + 0.5)
+            bad += n_bad
+            good += n - n_bad
         return good, bad, hosts
 
     def _joined_raw(self) -> list[tuple[NDArray[Any], ...]]:
