@@ -31,6 +31,7 @@ BENCHES: dict[str, tuple[str, str, str]] = {
         "4 min, with --folder 15 min, --quick 1 min",
         "ClickHouse: rows/s, bytes a row, queries over a month; --days --nodes --folder",
     ),
+    "sketch": ("bench.sketch", "1 min, --quick 20 s", "frames of weighted rows against frames of requests, at high rates"),
     "soak": ("bench.soak", "12 min, --minutes 0 1 min", "one judge: its ceiling, then 80 % of it; --kafka --minutes"),
 }
 """Benchmark to (module, duration on two cores, what it measures).

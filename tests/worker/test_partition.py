@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -100,6 +101,33 @@ def test_unbelievable_rows_are_dead_lettered_and_the_others_are_used(
     (letter,) = step.dead
     assert (letter.stage, letter.reason, letter.count, letter.raw) == ("rows", "negative_latency", 4, raw)
     assert step.rows == 2
+
+
+def sketch(raw: bytes, weight: list[int], seq: int, **change: Any) -> bytes:
+    """The frame with weights, as an agent would send it."""
+    wire = msgspec.msgpack.decode(raw)
+    wire["cols"]["weight"] = np.array(weight, "<u4").tobytes()
+    return msgspec.msgpack.encode(wire | {"kind": "sketch", "boot_id": "b", "seq": seq} | change)
+
+
+def test_a_sketch_frame_counts_requests_and_only_once(part: JudgePartition, make_frame: Frame, make_record: Any) -> None:
+    raw = sketch(make_frame(n=3), [5, 1, 1000], 1)
+    step = part.step([make_record(0, raw), make_record(1, raw), make_record(2, sketch(make_frame(n=1), [7], 2))])
+    assert (step.frames, step.rows, step.duplicates, step.dead) == (3, 1013, 1006, [])
+    assert part.pools["pool-a"].rows == 4
+    bad = part.step([make_record(3, sketch(make_frame(n=2, latency_s=-1.0), [90, 10], 3))])
+    assert [(x.reason, x.count, bad.rows) for x in bad.dead] == [("negative_latency", 100, 0)]
+
+
+def test_sketch_frames_that_lie_become_dead_letters(part: JudgePartition, make_frame: Frame, make_record: Any) -> None:
+    frame = make_frame(n=2)
+    lies = [
+        sketch(frame, [1, 0], 1), sketch(frame, [2**32 - 1, 1], 1), sketch(frame, [1], 1), sketch(frame, [1, 1], 1, boot_id=""),
+        sketch(frame, [1, 1], 1, kind="requests"),
+    ]  # fmt: skip
+    step = part.step([*(make_record(i, raw) for i, raw in enumerate(lies)), make_record(9, sketch(frame, [1, 4], 1))])
+    assert [(x.offset, x.stage, x.reason) for x in step.dead] == [(i, "decode", "bad_frame") for i in range(len(lies))]
+    assert (step.frames, step.rows, step.duplicates) == (1, 5, 0), "a refused frame moves no mark"
 
 
 def test_poison_is_skipped_and_dead_lettered(part: JudgePartition, make_frame: Frame, make_record: Any) -> None:
