@@ -34,8 +34,8 @@ __all__ = ["ACTIVE", "CENSORED", "EMPIRICAL", "EXTRAPOLATED", "FROZEN", "LEARNIN
 _DAY_S = 86400.0
 _SILENT_TURN = 64
 _FINE_PER_BLOCK = 30_000
-_MIX_MOST = 1 << 31  # of a block and stratum: the long window adds it to fewer than a window of requests
 """Samples a period that can be added to 16-bit counts without a thought: they are read and emptied every period."""
+_MIX_MOST = 1 << 31  # of a block and stratum: the long window adds it to fewer than a window of requests
 _VERSION = 3
 
 
