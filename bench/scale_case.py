@@ -4,8 +4,8 @@
 
 Frames are made beforehand. Then ticks are judged one by one: decode, duplicates, detection, decisions, encoding of the windows,
 as a worker does it but without Kafka (bench/scale_live.py measures what that adds). The first ticks, in which baselines are
-learned, are not counted. CPU time only, in blocks of a minute of event time, of which the cheapest counts: other
-work on the machine can only add. Memory is what stays resident when everything free was given back.
+learned, are not counted. CPU time only, divided by that of a yardstick taken after every tick (bench/yardstick.py): the median of
+blocks of a minute of event time. Memory is what stays resident when everything free was given back.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 from bench.scale_load import LoadShape, frames
+from bench.yardstick import yardstick_s
 from schemas.policy_file import parse_policy
 from schemas.topics import FRAMES, WINDOWS
 from schemas.windows import encode_windows
@@ -32,7 +34,8 @@ from streams.worker.policy_factory import PolicyFactory
 
 __all__ = ["Size", "judged", "measure"]
 
-WARM, BLOCK, BLOCKS = 36, 12, 4
+WARM, BLOCK, BLOCKS = 36, 12, 7
+_PASSES = 15  # of the archive, a tenth of a second each
 _POLICY = """\
 apiVersion: slodrift/v1
 kind: Policy
@@ -63,6 +66,8 @@ class _Record:
 
 def measure(size: Size, seed: int) -> dict[str, float]:
     """Counts and costs of `size` for a second of event time; memory in bytes; in a child process.
+
+    CPU time is given in yardsticks (`cpu_yards`, `archive_yards`), with the seconds that one took (`yardstick_s`).
 
     Raises:
         RuntimeError: The child failed.
@@ -117,9 +122,11 @@ def _resident_bytes() -> int:
 def _run(size: Size, seed: int) -> dict[str, float]:
     shapes = [LoadShape(f"pool-{p}", size.nodes, size.requests, size.slis, size.adapters) for p in range(size.pools)]
     judge = JudgePartition(FRAMES.name, 0, PolicyFactory(parse_policy(_POLICY, "bench")), epoch=0, generation=1)
-    totals = dict.fromkeys(("frame_bytes", "window_rows", "window_bytes", "stored_rows", "archive_s", "ticks"), 0.0)
+    totals = dict.fromkeys(("frame_bytes", "window_rows", "window_bytes", "stored_rows", "archive_yards", "ticks"), 0.0)
     blocks: list[float] = []
+    yards_s: list[float] = []
     judged(Size(2, requests=20), seed)()  # everything is imported now
+    yardstick_s()  # and has its arrays
     _give_back()
     before_bytes = _resident_bytes()
     offset, spent_s = 0, 0.0
@@ -137,40 +144,42 @@ def _run(size: Size, seed: int) -> dict[str, float]:
             for out in outputs if out.windows is not None and len((columns := out.windows.columns())["node"])
         ]  # fmt: skip
         spent_s += time.process_time() - began
+        yards_s.append(yardstick_s())
         if tick >= WARM:
             totals["frame_bytes"] += sum(map(len, made))
             totals["ticks"] += len(outputs)
             kept += messages
         if tick >= WARM - 1 and (tick + 1 - WARM) % BLOCK == 0:
-            blocks.append(spent_s)
+            blocks.append(spent_s / mean(yards_s[-BLOCK:]))
             spent_s = 0.0
     del made, records, outputs, messages
     _give_back()
     memory_bytes = _resident_bytes() - before_bytes - sum(len(message) for _, message in kept)
     totals["window_rows"] = float(sum(rows for rows, _ in kept))
     totals["window_bytes"] = float(sum(len(message) for _, message in kept))
-    passes = [_archived([message for _, message in kept], skip=BLOCK * size.pools) for _ in range(5)]
-    totals["archive_s"], stored = min(passes)
+    passes = [_archived([message for _, message in kept], skip=BLOCK * size.pools) for _ in range(_PASSES)]
+    totals["archive_yards"], stored = median(yards for yards, _ in passes), passes[0][1]
     totals["stored_rows"] = stored * BLOCKS / (BLOCKS - 1)
     span_s = BLOCK * BLOCKS * 5.0
     return {
         "frames": size.nodes * size.pools * size.split / 5.0, "requests": size.nodes * size.pools * size.requests / 5.0,
         "samples": size.nodes * size.pools * size.requests * size.slis / 5.0, "pool_ticks": size.pools / 5.0,
         "node_ticks": size.nodes * size.pools / 5.0, "nodes": size.nodes * size.pools, "pools": size.pools, "slis": size.slis,
-        "cpu_s": min(blocks[1:]) / (BLOCK * 5.0), "memory_bytes": float(memory_bytes),
+        "cpu_yards": median(blocks[1:]) / (BLOCK * 5.0), "yardstick_s": median(yards_s), "memory_bytes": float(memory_bytes),
         "snapshot_bytes": float(sum(len(raw) for raw in judge.snapshot(0).pools.values())),
         **{name: value / span_s for name, value in totals.items()},
     }  # fmt: skip
 
 
 def _archived(messages: list[bytes], skip: int) -> tuple[float, float]:
-    """(CPU seconds of the archive for these messages, rows to store without the first `skip`, which are kept whole)."""
+    """(CPU of the archive for these messages in yardsticks, rows to store without the first `skip`, which are kept whole)."""
     archive, rows = ArchiveRows(WINDOWS.name, 0, quiet_s=60.0), 0
-    began = time.process_time()
+    before_s, began = yardstick_s(), time.process_time()
     for i, message in enumerate(messages):
         stored = archive.rows(_Record(i, 0, message))
         rows += len(stored[0][1]["t"]) if stored and i >= skip else 0
-    return time.process_time() - began, float(rows)
+    spent_s = time.process_time() - began
+    return 2 * spent_s / (before_s + yardstick_s()), float(rows)
 
 
 def main() -> None:

@@ -41,6 +41,7 @@ class Calibration(msgspec.Struct, kw_only=True):
         coefficients: Of `cpu_s` and `archive_s` (CPU seconds a second), `memory_bytes` and `snapshot_bytes` (at a time, before
             compression), `frame_bytes`, `window_bytes`, `stored_rows` (a second).
         residual_ratio: Largest deviation of the fit from its own measurements, by quantity.
+        yardstick_s: CPU seconds of `bench/yardstick.py` on that machine then: what CPU seconds are compared by.
         live_frame_s, live_pool_tick_s: What Faust, Kafka and Redis add in a live worker to a frame and to a tick of a pool, CPU
             seconds.
         live_base_bytes: Resident memory of a live worker beside its pools: code, and what is on its way.
@@ -52,6 +53,7 @@ class Calibration(msgspec.Struct, kw_only=True):
     date: str
     coefficients: dict[str, dict[str, float]]
     residual_ratio: dict[str, float]
+    yardstick_s: float
     live_frame_s: float = 0.0
     live_pool_tick_s: float = 0.0
     live_base_bytes: float = 0.0

@@ -17,8 +17,8 @@ from streams.plan.model import COUNTS, Calibration, load_calibration
 @pytest.fixture
 def calibration() -> Calibration:
     return Calibration(
-        machine="m", versions={}, date="d", residual_ratio={}, live_frame_s=100e-6, live_pool_tick_s=1e-3,
-        live_base_bytes=1e8, redis_per_pool_s=1.0,
+        machine="m", versions={}, date="d", residual_ratio={}, yardstick_s=0.01, live_frame_s=100e-6,
+        live_pool_tick_s=1e-3, live_base_bytes=1e8, redis_per_pool_s=1.0,
         coefficients={
             "cpu_s": {"frames": 100e-6, "requests": 1e-6, "pool_ticks": 2e-3}, "memory_bytes": {"nodes": 1e5, "pools": 1e6},
             "snapshot_bytes": {"nodes": 3e4}, "frame_bytes": {"frames": 100.0, "requests": 35.0},
