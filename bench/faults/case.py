@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.faults.host_processes import HostLog
 from bench.faults.site import REQUESTS, Failed, Site
 from bench.faults.workload import LENGTH_S, Answer, Event, answer_of, story
 
@@ -34,6 +35,7 @@ class Case:
         answer: Of the control, once it was computed.
         without: Frames with these bytes are no part of the recomputation: the judge is made to refuse them.
         expect_dead: Events of this pool in the dead letters; None for whatever the messages give.
+        host_logs: What hosts in processes of their own saw (`bench/faults/host_processes.py`).
         hosts_may_differ: Hosts refuse what the log says, by caps of their own.
         after: Puts things back in order, behind the closing checks.
     """
@@ -51,6 +53,7 @@ class Case:
     without: bytes = b""
     expect_dead: int | None = None
     after: Callable[[], Any] | None = None
+    host_logs: Sequence[HostLog] = ()
     hosts_may_differ: bool = False
 
     @classmethod

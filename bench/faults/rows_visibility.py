@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from bench.faults.case import Case, play
+from bench.faults.case import Action, Case, play
+from bench.faults.closing import close
+from bench.faults.host_processes import HostProcesses
 from bench.faults.registry import fault
 from bench.faults.site import Failed, Site
 from bench.faults.visibility import delays
 
-__all__ = ["N_HOSTS"]
+__all__: list[str] = []
 
 GROUP = "fifty hosts"
 N_HOSTS = 50
 _OVER_S = 12.0
 
 
+def _played(site: Site, pool: str, faults: Sequence[Action] = ()) -> Case:
+    with HostProcesses(site, [pool], N_HOSTS) as hosts:
+        case = Case.plain(site, pool)
+        play(site, [case], _OVER_S, faults)
+        close(site, [case])
+        case.host_logs = hosts.stop()
+    return case
+
+
 def _seen(site: Site, case: Case, bars: dict[float, float]) -> None:
-    found = delays(site, {case.pool}, site.hosts.all)
+    found = delays(site, {case.pool}, case.host_logs)
     if found.decisions != 3 or found.hosts != N_HOSTS:
         raise Failed(f"{found.decisions} decisions on {found.hosts} hosts")
     p99_s, most_s = np.quantile(found.seconds, [0.99, 1.0])
@@ -45,9 +58,7 @@ def _through_restart(site: Site, case: Case) -> None:
     check=_soon,
 )
 def undisturbed(site: Site, pool: str) -> Case:
-    case = Case.plain(site, pool)
-    play(site, [case], _OVER_S)
-    return case
+    return _played(site, pool)
 
 
 @fault(
@@ -59,7 +70,5 @@ def undisturbed(site: Site, pool: str) -> Case:
     check=_through_restart,
 )
 def restarted(site: Site, pool: str) -> Case:
-    case = Case.plain(site, pool)
     down_at = _OVER_S * 160 / 240  # the first breaker opens at 165 s of the story
-    play(site, [case], _OVER_S, [(down_at, site.stack.redis_stop), (down_at + 2.0, site.stack.redis_start)])
-    return case
+    return _played(site, pool, [(down_at, site.stack.redis_stop), (down_at + 2.0, site.stack.redis_start)])

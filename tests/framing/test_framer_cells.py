@@ -15,6 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from slodrift_client.gate import Gate
+from structlog.testing import CapturingLogger
 
 from detectors.caps import open_limit
 from schemas.cells import cell_index, cell_of, cells_of, split
@@ -34,6 +35,7 @@ from streams.framer_cut import cut_frames
 from streams.framing import EventFramer
 from streams.judge.overrides import Overrides
 from streams.labels import Incident
+from streams.worker import policy_factory
 from streams.worker.partition import JudgePartition
 from streams.worker.policy_factory import PolicyFactory
 
@@ -233,12 +235,15 @@ def test_a_cell_decides_what_a_pool_of_the_same_nodes_would(pipeline: Pipeline) 
     assert told == [(d.t, d.subject, d.state, d.reason) for d in alone.decisions]
 
 
-def test_frames_under_the_name_of_the_pool_are_one_more_pool_and_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_frames_under_the_name_of_the_pool_are_one_more_pool_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = CapturingLogger()
+    monkeypatch.setattr(policy_factory, "log", said)
     judge = PolicyFactory(parse_policy(POLICY)).new(POOL, 1, 1)
     assert judge.policy.caps.absolute == 20
-    assert "a pool that is split is judged under its own name" in capsys.readouterr().out
+    assert [call.method_name for call in said.calls] == ["warning"]
+    assert "a pool that is split is judged under its own name" in said.calls[0].args[0]
     PolicyFactory(parse_policy(POLICY)).new(f"{POOL}~0/4", 1, 1)
-    assert capsys.readouterr().out == ""
+    assert len(said.calls) == 1
 
 
 def test_an_order_that_was_signed_for_the_pool_is_one_for_each_cell_and_no_other_pool() -> None:

@@ -143,9 +143,9 @@ MUTANTS = (  # -- divergences
     m(
         "rounding",
         "rounded times are no contradiction",
-        "streams/judge/slots.py",
-        "_ROUNDING = np.float32(1.01), np.float32(0.01)",
-        "_ROUNDING = np.float32(1.0), np.float32(0.0)",
+        "schemas/batch.py",
+        "CONTRARY_ROUNDING = np.float32(1.01), np.float32(0.01)",
+        "CONTRARY_ROUNDING = np.float32(1.0), np.float32(0.0)",
         CONTRARY,
     ),
     m(
